@@ -1,0 +1,1 @@
+"""GRPO for vime: group-relative advantages and the clipped policy-gradient loss."""

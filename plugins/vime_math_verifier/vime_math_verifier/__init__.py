@@ -1,0 +1,1 @@
+"""Verification of math answers for vime (DAPO answer contract)."""

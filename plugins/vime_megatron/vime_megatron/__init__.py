@@ -1,0 +1,1 @@
+"""Megatron-Core training for vime, on CPU, ROCm and CUDA."""

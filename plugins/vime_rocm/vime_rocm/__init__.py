@@ -1,0 +1,1 @@
+"""AMD Instinct (ROCm) for vime: accelerator and IPC weight synchronisation."""

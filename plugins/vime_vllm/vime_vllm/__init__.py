@@ -1,0 +1,1 @@
+"""vLLM rollouts behind vllm-router for vime, with weight synchronisation."""

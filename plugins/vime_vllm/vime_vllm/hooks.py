@@ -1,0 +1,1 @@
+"""Registration only; implementations are imported when chosen."""

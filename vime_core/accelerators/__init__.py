@@ -1,0 +1,1 @@
+"""Devices: the only place that knows device strings and visible-device variables."""

@@ -1,0 +1,1 @@
+"""Typed configuration: the schema, composition with Hydra, and checks."""

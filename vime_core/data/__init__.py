@@ -1,0 +1,1 @@
+"""Where prompts come from, and how samples are packed and split."""

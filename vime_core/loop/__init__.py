@@ -1,0 +1,1 @@
+"""The loops. They know no algorithm, model or device by name."""

@@ -1,0 +1,1 @@
+"""Model geometry and Hugging Face folders, without torch."""

@@ -1,0 +1,1 @@
+"""Hook specifications, entries, interfaces and the plugin manager."""

@@ -1,0 +1,168 @@
+"""What hooks return: frozen descriptions of components. Nothing heavy is imported to make one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module, util
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vime_core.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One selectable component.
+
+    Raises:
+        PluginError: if the name, the factory or the config is malformed; the plugin's author must mend it.
+    """
+
+    kind: ClassVar[str]
+    """Singular name of the kind, as it appears in messages."""
+    group: ClassVar[str]
+    """Key of the configuration that selects it."""
+
+    name: str
+    """What users write: lower case, digits and underscores."""
+    summary: str
+    """One line for `vime plugins list`."""
+    config: type
+    """Dataclass with the component's settings: defaults for all fields, a docstring below each."""
+    factory: str
+    """`package.module:Class`, imported only when the component is chosen."""
+    requires: tuple[str, ...] = ()
+    """Importable modules without which the component is unavailable."""
+    probe: Callable[[], str | None] | None = None
+    """Says why the component is unavailable here, or None; must be quick and import nothing heavy."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.replace("_", "a").isalnum() or self.name != self.name.lower():
+            raise PluginError(
+                f"{self.kind} entry name {self.name!r} must be lower case letters, digits and underscores"
+            )
+        if not is_dataclass(self.config):
+            raise PluginError(f"{self.kind} entry {self.name!r}: config must be a dataclass, not {self.config!r}")
+        if self.factory.count(":") != 1:
+            raise PluginError(f"{self.kind} entry {self.name!r}: factory must look like 'package.module:Class'")
+
+    def unavailable(self) -> str | None:
+        """Why the component cannot be used here, or None."""
+        for module in self.requires:
+            if util.find_spec(module) is None:
+                return f"module {module} is not installed"
+        return self.probe() if self.probe else None
+
+    def load(self) -> Any:
+        """Import and return the factory."""
+        module, _, attribute = self.factory.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmEntry(Entry):
+    """Factory: `Algorithm(config)`."""
+
+    kind = "algorithm"
+    group = "algorithm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelEntry(Entry):
+    """Factory: `ModelFamily()`."""
+
+    kind = "model"
+    group = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBackendEntry(Entry):
+    """Factory: `TrainBackend(context)`, built in every trainer rank."""
+
+    kind = "training backend"
+    group = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutBackendEntry(Entry):
+    """Factory: `RolloutBackend(context)`, built in the driver."""
+
+    kind = "rollout backend"
+    group = "rollout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutFunctionEntry(Entry):
+    """Factory: `RolloutFunction(config)`."""
+
+    kind = "rollout function"
+    group = "rollout_function"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSourceEntry(Entry):
+    """Factory: `PromptSource(config, tokenizer, seed)`."""
+
+    kind = "prompt source"
+    group = "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterEntry(Entry):
+    """Factory: `Filter(config)`."""
+
+    kind = "filter"
+    group = "filter"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardEntry(Entry):
+    """Factory: `Reward(config)`, built in every scoring process."""
+
+    kind = "reward"
+    group = "reward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncStrategyEntry(Entry):
+    """Factory: `SyncStrategy(config, rank, world_size)`, built in every trainer rank."""
+
+    kind = "sync strategy"
+    group = "sync"
+
+    train_backends: frozenset[str] | None = None
+    """Names of training backends it works with; None for all. Checked at configuration time."""
+    rollout_backends: frozenset[str] | None = None
+    accelerators: frozenset[str] | None = None
+    placements: frozenset[str] = frozenset({"colocated", "disjoint"})
+    priority: int = 0
+    """`sync=auto` takes the fitting entry with the highest priority."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorEntry(Entry):
+    """Factory: `Accelerator(config)`."""
+
+    kind = "accelerator"
+    group = "accelerator"
+
+    priority: int = 0
+    """`accelerator=auto` takes the available entry with the highest priority."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerEntry(Entry):
+    """Factory: `Tracker(config, run_folder)`."""
+
+    kind = "tracker"
+    group = "tracker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverEntry(Entry):
+    """Factory: `Observer(config)`."""
+
+    kind = "observer"
+    group = "observer"

@@ -1,0 +1,1 @@
+"""Scoring in killable worker processes."""

@@ -1,0 +1,1 @@
+"""For plugin authors: conformance suites and fakes."""
