@@ -391,6 +391,8 @@ class Accelerator(Protocol):
     name: str
     torch_backend: str
     """For torch.distributed, e.g. `gloo`, `nccl`."""
+    ray_resource: str
+    """Ray's name for one device: `CPU` or `GPU`."""
     can_sleep: bool
     """Whether engines can release device memory."""
 
