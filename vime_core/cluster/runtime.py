@@ -1,0 +1,84 @@
+"""Ray on this machine: started for one run, closed to others, and ended with it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vime_core.cluster.keeper import KeeperClient, register_descendants
+from vime_core.errors import ResourceError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LOOPBACK = "127.0.0.1"
+
+QUIET_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_enable_metrics_collection": "0",
+}
+
+
+class RayRuntime:
+    """A local Ray of this run. Use as a context manager; the driver connects to it on entry.
+
+    Args:
+        resources: logical `CPU` and `GPU` counts of this node.
+        object_store_bytes: shared memory for objects; Ray wants at least 75 MiB.
+        keeper: address of the keeper, which ends Ray's processes should the driver vanish.
+    """
+
+    def __init__(self, *, resources: dict[str, int], object_store_bytes: int, keeper: str) -> None:
+        self._resources = resources
+        self._object_store_bytes = object_store_bytes
+        self._keeper = keeper
+        self._folder: Path | None = None
+
+    def __enter__(self) -> RayRuntime:
+        self._check_shared_memory()
+        # Read by `import ray` and by every process that Ray starts.
+        os.environ.update(QUIET_ENVIRONMENT)
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        import ray
+
+        # Unix sockets live below this folder, and their paths may have 107 bytes only.
+        self._folder = Path(tempfile.mkdtemp(prefix="vime-ray-"))
+        client = KeeperClient(self._keeper)
+        client.register_path(self._folder)
+        ray.init(
+            address="local",
+            num_cpus=self._resources["CPU"],
+            num_gpus=self._resources["GPU"],
+            object_store_memory=self._object_store_bytes,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(self._folder),
+        )
+        register_descendants(client, os.getpid())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _check_shared_memory(self) -> None:
+        free = shutil.disk_usage("/dev/shm").free
+        if free < self._object_store_bytes:
+            raise ResourceError(
+                f"/dev/shm has {free >> 20} MiB free and Ray's object store needs {self._object_store_bytes >> 20}: "
+                "enlarge it (containers: --shm-size) or lower cluster.object_store_mib"
+            )

@@ -1,0 +1,242 @@
+"""The ranks of the trainer: one Ray actor each, called together."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_core.cluster.calls import gather
+from vime_core.errors import PluginError
+from vime_core.plugins.interfaces import TrainContext
+from vime_core.plugins.manager import load_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import ray
+
+    from vime_core.config.schema import AcceleratorConfig, AlgorithmConfig, DeadlineConfig, SyncConfig, TrainConfig
+    from vime_core.models.geometry import ModelGeometry, TensorRule
+    from vime_core.types import EngineEndpoint, Float32Array, MicroBatch, PushReport, UpdateBatch, UpdateReport
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpec:
+    """What every rank is built from: names and settings, no code."""
+
+    train: TrainConfig
+    algorithm: AlgorithmConfig
+    sync: SyncConfig
+    accelerator: AcceleratorConfig
+    model_path: Path
+    geometry: ModelGeometry
+    tensor_map: Sequence[TensorRule]
+    temperature: float
+    keep_reference: bool
+    total_updates: int
+    seed: int
+    threads: int
+    blocked_plugins: tuple[str, ...]
+    plugin_versions: Mapping[str, tuple[str, str]]
+    """Plugin -> (distribution, version) as the driver sees them."""
+    deadlines: DeadlineConfig
+
+
+class TrainWorker:
+    """One rank. Runs inside a Ray actor; every method but `prepare` is collective."""
+
+    def __init__(self, spec: TrainerSpec, rank: int) -> None:
+        self._spec = spec
+        self._rank = rank
+        self._plugins = load_plugins(spec.blocked_plugins)
+        self._check_plugins()
+        self._store: Any = None
+
+    def _check_plugins(self) -> None:
+        here, driver = dict(self._plugins.versions()), dict(self._spec.plugin_versions)
+        different = sorted(name for name in here.keys() | driver.keys() if here.get(name) != driver.get(name))
+        if different:
+            told = "; ".join(f"{name}: driver {driver.get(name)}, rank {here.get(name)}" for name in different)
+            raise PluginError(f"trainer rank {self._rank} sees other plugins than the driver: {told}")
+
+    def prepare(self) -> tuple[str, int]:
+        """Address at which rank 0 lets the others meet; other ranks need not be asked."""
+        import ray
+        from torch.distributed import TCPStore
+
+        host = ray.util.get_node_ip_address()
+        self._store = TCPStore(host, 0, self._spec.train.world_size, is_master=True, wait_for_workers=False)
+        return host, self._store.port
+
+    def start(self, host: str, port: int) -> tuple[int, int]:
+        """Join the other ranks, build model and optimizer.
+
+        Returns:
+            (rank, size) among the data-parallel ranks.
+        """
+        from torch import distributed
+
+        spec = self._spec
+        accelerator = self._plugins.select("accelerator", spec.accelerator.name).load()(spec.accelerator)
+        accelerator.prepare_process(spec.threads)
+        timeout = datetime.timedelta(seconds=spec.deadlines.train)
+        if self._store is None:
+            self._store = distributed.TCPStore(host, port, spec.train.world_size, is_master=False, timeout=timeout)
+        distributed.init_process_group(
+            accelerator.torch_backend,
+            store=self._store,
+            rank=self._rank,
+            world_size=spec.train.world_size,
+            timeout=timeout,
+        )
+        self._algorithm = self._plugins.select("algorithm", spec.algorithm.name).load()(spec.algorithm)
+        context = TrainContext(
+            rank=self._rank,
+            world_size=spec.train.world_size,
+            config=spec.train,
+            model_path=spec.model_path,
+            geometry=spec.geometry,
+            tensor_map=spec.tensor_map,
+            accelerator=accelerator,
+            device=accelerator.device(0),
+            temperature=spec.temperature,
+            keep_reference=spec.keep_reference,
+            total_updates=spec.total_updates,
+            seed=spec.seed,
+        )
+        self._backend = self._plugins.select("training backend", spec.train.name).load()(context)
+        self._backend.start()
+        strategy = self._plugins.select("sync strategy", spec.sync.name).load()
+        self._sync = strategy(spec.sync, self._rank, spec.train.world_size)
+        return self._backend.data_parallel()
+
+    def logprobs(self, micro_batches: Sequence[MicroBatch], reference: bool) -> list[Float32Array]:
+        """See `TrainBackend.logprobs`."""
+        return self._backend.logprobs(micro_batches, reference=reference)
+
+    def update(self, batch: UpdateBatch) -> UpdateReport:
+        """See `TrainBackend.update`."""
+        return self._backend.update(batch, self._algorithm)
+
+    def connect(self, endpoints: Sequence[EngineEndpoint]) -> None:
+        """See `SyncStrategy.connect`."""
+        self._sync.connect(endpoints)
+
+    def push(self, version: int) -> PushReport | None:
+        """Stream the weights into the engines."""
+        return self._sync.push(self._backend.weights(), version)
+
+    def save(self, folder: Path) -> None:
+        """See `TrainBackend.save`."""
+        self._backend.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """See `TrainBackend.load`."""
+        self._backend.load(folder)
+
+    def sleep(self) -> None:
+        """See `TrainBackend.sleep`."""
+        self._backend.sleep()
+
+    def wake(self) -> None:
+        """See `TrainBackend.wake`."""
+        self._backend.wake()
+
+    def close(self) -> None:
+        """Release buffers and process groups."""
+        from torch import distributed
+
+        self._sync.close()
+        self._backend.close()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+class TrainerGroup:
+    """All ranks, seen from the driver. Every call has a deadline and raises the first cause.
+
+    Args:
+        spec: what the ranks are built from.
+        options: Ray actor options, one a rank.
+    """
+
+    def __init__(self, spec: TrainerSpec, options: Sequence[Mapping[str, Any]]) -> None:
+        self._spec = spec
+        self._options = options
+        self._actors: list[ray.actor.ActorHandle] = []
+        self._data_ranks: list[int] = []
+        self.data_parallel_size = 0
+
+    def start(self) -> None:
+        """Start all ranks and wait until each has its model."""
+        import ray
+
+        actor = ray.remote(TrainWorker)
+        self._actors = [actor.options(**o).remote(self._spec, rank) for rank, o in enumerate(self._options)]
+        deadline = self._spec.deadlines.start
+        host, port = gather([self._actors[0].prepare.remote()], self._names(1), what="start", deadline_s=deadline)[0]
+        places = self._call("start", [(host, port)] * len(self._actors), deadline)
+        self._data_ranks = [rank for rank, _ in places]
+        self.data_parallel_size = places[0][1]
+
+    def logprobs(
+        self, micro_batches: Sequence[Sequence[MicroBatch]], *, reference: bool = False
+    ) -> list[list[Float32Array]]:
+        """Log-probs of each data-parallel rank's micro-batches: [rank][micro-batch] -> [T]."""
+        arguments = [(micro_batches[rank], reference) for rank in self._data_ranks]
+        return self._one_per_data_rank(self._call("logprobs", arguments, self._spec.deadlines.train))
+
+    def update(self, batches: Sequence[UpdateBatch]) -> list[UpdateReport]:
+        """One optimizer update; one batch and one report a data-parallel rank."""
+        arguments = [(batches[rank],) for rank in self._data_ranks]
+        return self._one_per_data_rank(self._call("update", arguments, self._spec.deadlines.train))
+
+    def connect(self, endpoints: Sequence[EngineEndpoint]) -> None:
+        """Prepare weight pushes into `endpoints`."""
+        self._call("connect", [(endpoints,)] * len(self._actors), self._spec.deadlines.push)
+
+    def push(self, version: int) -> PushReport:
+        """Push the weights into the (paused) engines, as policy `version`."""
+        reports = self._call("push", [(version,)] * len(self._actors), self._spec.deadlines.push)
+        return next(report for report in reports if report is not None)
+
+    def save(self, folder: Path) -> None:
+        """Write the trainer's state below `folder`."""
+        self._call("save", [(folder,)] * len(self._actors), self._spec.deadlines.train)
+
+    def load(self, folder: Path) -> None:
+        """Read the trainer's state from `folder`."""
+        self._call("load", [(folder,)] * len(self._actors), self._spec.deadlines.train)
+
+    def sleep(self) -> None:
+        """Free device memory for the engines."""
+        self._call("sleep", [()] * len(self._actors), self._spec.deadlines.train)
+
+    def wake(self) -> None:
+        """Undo `sleep`."""
+        self._call("wake", [()] * len(self._actors), self._spec.deadlines.train)
+
+    def close(self) -> None:
+        """Orderly end of all ranks; those that do not follow are killed. Safe after a failed start."""
+        import ray
+
+        actors, self._actors = self._actors, []
+        refs = [actor.close.remote() for actor in actors]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), timeout=self._spec.deadlines.stop)
+        for actor in actors:
+            ray.kill(actor, no_restart=True)
+
+    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Any]:
+        refs = [getattr(actor, method).remote(*args) for actor, args in zip(self._actors, arguments, strict=True)]
+        return gather(refs, self._names(len(refs)), what=method, deadline_s=deadline_s)
+
+    def _names(self, count: int) -> list[str]:
+        return [f"trainer rank {rank}" for rank in range(count)]
+
+    def _one_per_data_rank(self, results: Sequence[Any]) -> list[Any]:
+        # Ranks of one data-parallel replica return the same: the first one speaks for it.
+        first = dict(reversed(list(zip(self._data_ranks, results, strict=True))))
+        return [first[rank] for rank in range(self.data_parallel_size)]

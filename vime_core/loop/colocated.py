@@ -1,0 +1,166 @@
+"""The colocated loop: trainer and engines share the devices and take turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vime_core.loop.clock import StageClock
+from vime_core.rollout.metrics import rollout_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+    from typing import TypeVar
+
+    from vime_core.loop.parts import Parts
+    from vime_core.run.checkpoint import Checkpoint
+    from vime_core.rollout.collect import Collected
+    from vime_core.types import TrainSample
+
+    Result = TypeVar("Result")
+
+
+class ColocatedLoop:
+    """Steps are counted from 1; step 0 is the state before training.
+
+    Args:
+        parts: everything a run is made of, started.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._step = 0
+        self._version = 0
+        self._updates = 0
+
+    def run(self, checkpoint: Checkpoint | None) -> None:
+        """From the checkpoint, or from the start, to the last step."""
+        last = self._parts.config.train.steps
+        self._begin(checkpoint)
+        while self._step < last:
+            self._run_step(self._step + 1)
+        if self._step == 0:
+            self._save({"step": 0.0})
+
+    def _begin(self, checkpoint: Checkpoint | None) -> None:
+        parts = self._parts
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        parts.trainers.connect(parts.rollout.endpoints())
+        self._push()
+        self._probe()
+        if checkpoint is None and parts.config.eval.every:
+            parts.reporter.log(0, {**self._evaluate(), "sync/policy_version": float(self._version)})
+
+    def _run_step(self, step: int) -> None:
+        parts, clock = self._parts, StageClock()
+        with clock.stage("rollout"):
+            collected = self._await(parts.collector.collect(step))
+        parts.reporter.groups_scored(step, collected.groups)
+        samples = parts.algorithm.advantages(collected.groups)
+        with clock.stage("switch"):
+            self._give_devices_to_trainer()
+        trained = parts.trainer.step(samples, clock)
+        metrics = {**self._rollout_metrics(collected, clock), **trained}
+        with clock.stage("sync"):
+            metrics |= self._publish(int(trained["train/updates"]))
+        if self._evaluation_is_due(step):
+            with clock.stage("eval"):
+                metrics |= self._evaluate()
+        with clock.stage("record"):
+            self._record(step, collected, samples)
+        self._step = step
+        self._finish_step(metrics, clock)
+
+    def _publish(self, updates: int) -> dict[str, float]:
+        """Bring the engines to the trainer's weights; nothing moves when nothing was trained."""
+        if not updates:
+            self._give_devices_to_engines()
+            return {"sync/policy_version": float(self._version), "sync/bytes": 0.0}
+        first = self._updates == 0
+        self._updates += updates
+        self._version += 1
+        pushed = self._push()
+        if first:
+            self._probe()
+        return {"sync/policy_version": float(self._version), "sync/bytes": float(pushed)}
+
+    def _push(self) -> int:
+        """Push the weights as the current version, whole or not at all.
+
+        Returns:
+            Bytes moved.
+        """
+        parts = self._parts
+        self._give_devices_to_engines()
+        self._await(parts.rollout.pause())
+        report = parts.trainers.push(self._version)
+        self._await(parts.rollout.resume())
+        return report.bytes
+
+    def _probe(self) -> None:
+        parts = self._parts
+        if parts.config.sync.probe:
+            engines = [endpoint.name for endpoint in parts.rollout.endpoints()]
+            check = parts.probe.check(parts.rollout, engines, parts.trainer.logprobs, self._version)
+            difference = self._await(check)
+            parts.reporter.note(f"probe: trainer and {len(engines)} engines agree within {difference:.2g}")
+
+    def _give_devices_to_trainer(self) -> None:
+        if self._parts.accelerator.can_sleep:
+            self._await(self._parts.rollout.sleep())
+            self._parts.trainers.wake()
+
+    def _give_devices_to_engines(self) -> None:
+        if self._parts.accelerator.can_sleep:
+            self._parts.trainers.sleep()
+            self._await(self._parts.rollout.wake())
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        every = self._parts.config.eval.every
+        return bool(every) and (step % every == 0 or step == self._parts.config.train.steps)
+
+    def _evaluate(self) -> dict[str, float]:
+        return self._await(self._parts.evaluator.evaluate())
+
+    def _rollout_metrics(self, collected: Collected, clock: StageClock) -> dict[str, float]:
+        parts = self._parts
+        tokens = sum(len(sample.response_ids) for group in collected.groups for sample in group.samples)
+        devices = parts.config.rollout.num_engines * parts.config.rollout.tensor_parallel_size
+        speed = tokens / clock.seconds("rollout") / devices
+        return {**rollout_metrics(collected.groups), **collected.metrics, "perf/tokens_per_gpu_per_second": speed}
+
+    def _record(self, step: int, collected: Collected, samples: list[TrainSample]) -> None:
+        if self._parts.config.run.save_rollouts:
+            self._parts.folder.write_rollouts(step, collected.groups, {s.sample.key: s.advantages for s in samples})
+
+    def _finish_step(self, metrics: Mapping[str, float], clock: StageClock) -> None:
+        """Metrics are written before the checkpoint is complete: a checkpoint never lacks those of its step."""
+        every, step = self._parts.config.checkpoint.every, self._step
+        if step == self._parts.config.train.steps or (every and step % every == 0):
+            with clock.stage("save"):
+                folder = self._parts.checkpoints.begin(step)
+                self._parts.trainers.save(folder / "trainer")
+            self._parts.reporter.log(step, {**metrics, **clock.metrics()})
+            self._parts.checkpoints.commit(step, self._state())
+        else:
+            self._parts.reporter.log(step, {**metrics, **clock.metrics()})
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self._step,
+            "policy_version": self._version,
+            "updates": self._updates,
+            "data": self._parts.source.state(),
+        }
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        parts, state = self._parts, checkpoint.state
+        parts.source.restore(state["data"])
+        parts.trainers.load(checkpoint.path / "trainer")
+        self._step = state["step"]
+        self._version = state["policy_version"]
+        self._updates = state["updates"]
+        parts.reporter.note(f"resumed after step {self._step}, policy version {self._version}")
+
+    def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._parts.events.run_until_complete(work)
