@@ -84,3 +84,11 @@ class Placement:
         if self._resource == "GPU":
             options["num_gpus"] = self.SHARE
         return options
+
+    def remove(self) -> None:
+        """Give the bundles back; safe when there are none."""
+        from ray.util.placement_group import remove_placement_group
+
+        group, self._group = self._group, None
+        if group is not None:
+            remove_placement_group(group)

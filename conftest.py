@@ -1,0 +1,21 @@
+"""Fixtures shared by the tests of the core and of all plugins."""
+
+import pytest
+
+from vime_core.cluster.keeper import Keeper
+from vime_core.cluster.runtime import RayRuntime
+
+
+@pytest.fixture(scope="session")
+def keeper(tmp_path_factory):
+    """A keeper of the test session: ends what a killed test run leaves behind."""
+    keeper = Keeper.start("pytest", tmp_path_factory.mktemp("keeper"))
+    yield keeper
+    keeper.close(10)
+
+
+@pytest.fixture(scope="session")
+def ray_runtime(keeper):
+    """One local Ray for the whole session, as a run starts it."""
+    with RayRuntime(resources={"CPU": 8, "GPU": 0}, object_store_bytes=100 << 20, keeper=keeper.address) as runtime:
+        yield runtime
