@@ -51,7 +51,7 @@ class Entry:
     def unavailable(self) -> str | None:
         """Why the component cannot be used here, or None."""
         for module in self.requires:
-            if util.find_spec(module) is None:
+            if not _is_installed(module):
                 return f"module {module} is not installed"
         return self.probe() if self.probe else None
 
@@ -59,6 +59,13 @@ class Entry:
         """Import and return the factory."""
         module, _, attribute = self.factory.partition(":")
         return getattr(import_module(module), attribute)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,58 @@
+"""Core's own components, registered like those of any plugin; implementations are imported when chosen."""
+
+from __future__ import annotations
+
+from vime_core import hookimpl
+from vime_core.accelerators import cuda
+from vime_core.config.schema import AcceleratorConfig
+from vime_core.data.config import FilesConfig
+from vime_core.plugins.entries import AcceleratorEntry, PromptSourceEntry, RolloutFunctionEntry
+from vime_core.rollout.config import SingleTurnConfig
+
+
+@hookimpl
+def vime_accelerators() -> list[AcceleratorEntry]:
+    """The CPU, which is always there, and NVIDIA GPUs."""
+    return [
+        AcceleratorEntry(
+            name="cpu",
+            summary="CPU cores; torch.distributed over gloo",
+            config=AcceleratorConfig,
+            factory="vime_core.accelerators.cpu:CpuAccelerator",
+        ),
+        AcceleratorEntry(
+            name="cuda",
+            summary="NVIDIA GPUs; torch.distributed over NCCL",
+            config=AcceleratorConfig,
+            factory="vime_core.accelerators.cuda:CudaAccelerator",
+            requires=("torch",),
+            probe=cuda.probe,
+            priority=10,
+        ),
+    ]
+
+
+@hookimpl
+def vime_prompt_sources() -> list[PromptSourceEntry]:
+    """Prompts from files."""
+    return [
+        PromptSourceEntry(
+            name="files",
+            summary="parquet and jsonl files, in the DAPO schema or with keys of your choice",
+            config=FilesConfig,
+            factory="vime_core.data.files:FileSource",
+        )
+    ]
+
+
+@hookimpl
+def vime_rollout_functions() -> list[RolloutFunctionEntry]:
+    """One turn."""
+    return [
+        RolloutFunctionEntry(
+            name="single_turn",
+            summary="one response to each prompt, every token of it trained on",
+            config=SingleTurnConfig,
+            factory="vime_core.rollout.single_turn:SingleTurn",
+        )
+    ]

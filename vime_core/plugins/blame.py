@@ -1,0 +1,32 @@
+"""Makes an exception tell which plugin it came from."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vime_core.plugins.discovery import PluginInfo
+
+
+@contextmanager
+def blame(plugin: PluginInfo, what: str) -> Iterator[None]:
+    """Let exceptions pass, with a note that names the plugin, its version and what it was doing.
+
+    Args:
+        plugin: the plugin whose code runs in the block.
+        what: the hook or the component, e.g. `hook vime_rewards` or `reward 'acme'`.
+    """
+    try:
+        yield
+    except Exception as error:
+        _add_note(error, f"raised by plugin {plugin}, in {what}")
+        raise
+
+
+def _add_note(error: Exception, note: str) -> None:
+    # Python 3.10 has no add_note; tracebacks show the attribute from 3.11 on.
+    notes: list[str] = getattr(error, "__notes__", [])
+    error.__notes__ = [*notes, note]
