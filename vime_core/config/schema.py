@@ -18,9 +18,21 @@ def option(
     choices: tuple[str, ...] = (),
     low: float | None = None,
     above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
 ) -> Any:
-    """A field whose value is checked after composition: one of `choices`, at least `low`, more than `above`."""
-    return field(default=default, metadata={"choices": choices, "low": low, "above": above})
+    """A field whose value is checked after composition.
+
+    Args:
+        default: the field's default.
+        choices: the values there are.
+        low: the smallest value.
+        above: what the value must exceed.
+        high: the largest value.
+        below: what the value must stay under.
+    """
+    limits = {"choices": choices, "low": low, "above": above, "high": high, "below": below}
+    return field(default=default, metadata=limits)
 
 
 @dataclass(kw_only=True)
@@ -85,9 +97,9 @@ class TrainConfig(ComponentConfig):
     """Rate at the end of `linear` and `cosine`."""
     weight_decay: float = option(0.0, low=0)
     """AdamW's decoupled weight decay; norms and biases are left out."""
-    adam_beta1: float = option(0.9, low=0)
+    adam_beta1: float = option(0.9, low=0, below=1)
     """Decay of the first moment."""
-    adam_beta2: float = option(0.95, low=0)
+    adam_beta2: float = option(0.95, low=0, below=1)
     """Decay of the second moment."""
     adam_eps: float = option(1e-8, above=0)
     """Term added to the denominator."""
@@ -95,7 +107,7 @@ class TrainConfig(ComponentConfig):
     """Largest global gradient norm; 0 does not clip."""
     logprob_chunk_tokens: int = option(1024, low=1)
     """Tokens whose logits exist in float32 at one time."""
-    threads: int | None = None
+    threads: int | None = option(None, low=1)
     """CPU threads of a rank; planned from the cores when null."""
 
 
@@ -103,17 +115,15 @@ class TrainConfig(ComponentConfig):
 class RolloutConfig(ComponentConfig):
     """Base of a rollout backend's settings."""
 
-    function: str = "single_turn"
-    """Rollout function: how a prompt becomes samples."""
     prompts_per_step: int = option(32, low=1)
     """Groups trained on in a step."""
     samples_per_prompt: int = option(8, low=1)
     """Samples of a group."""
     temperature: float = option(1.0, above=0)
     """Sampling temperature; the trainer's log-probs use it too."""
-    top_p: float = option(1.0, above=0)
+    top_p: float = option(1.0, above=0, high=1)
     """Nucleus sampling."""
-    top_k: int = -1
+    top_k: int = option(-1, low=-1)
     """Top-k sampling; -1 turns it off."""
     max_prompt_tokens: int = option(1024, low=1)
     """Longer prompts are left out and counted."""
@@ -123,10 +133,8 @@ class RolloutConfig(ComponentConfig):
     """Engines behind the router."""
     tensor_parallel_size: int = option(1, low=1)
     """Devices of one engine."""
-    threads: int | None = None
+    threads: int | None = option(None, low=1)
     """CPU threads of an engine; planned from the cores when null."""
-    filters: list[str] = field(default_factory=list)
-    """Filters that scored groups must pass, by name."""
     seed_samples: bool = True
     """Give each sample a seed of its own, derived from the run's seed, step, prompt and index."""
 
@@ -141,7 +149,7 @@ class SyncConfig(ComponentConfig):
     """Most mebibytes of weights in flight at one time; a larger tensor travels alone."""
     probe: bool = True
     """Compare trainer and engines on a probe prompt after the first push and after the first update."""
-    probe_tolerance: float | None = None
+    probe_tolerance: float | None = option(None, above=0)
     """Largest allowed difference of a log-prob; by the training dtype when null (1e-4 float32, 0.1 bfloat16)."""
 
 
@@ -151,7 +159,7 @@ class AcceleratorConfig(ComponentConfig):
 
     name: str = "auto"
     """Accelerator, or `auto`: the best one available."""
-    cores: int | None = None
+    cores: int | None = option(None, low=1)
     """CPU cores the run may use; those this process may run on when null."""
 
 
@@ -171,7 +179,7 @@ class RewardPoolConfig:
     """Scoring processes."""
     time_limit_s: float = option(10.0, above=0)
     """Longest a verdict may take before its process is ended and the status is `timeout`."""
-    max_failure_ratio: float = option(0.1, low=0)
+    max_failure_ratio: float = option(0.1, low=0, high=1)
     """Share of samples of a step with status `timeout` or `error` past which the run stops."""
 
 
@@ -181,7 +189,7 @@ class EvalSetConfig:
 
     path: str = MISSING
     """File in the format of `data.train`."""
-    max_prompts: int | None = None
+    max_prompts: int | None = option(None, low=1)
     """Use only the first so many rows."""
     samples_per_prompt: int = option(1, low=1)
     """Samples averaged for each prompt."""
@@ -269,7 +277,7 @@ class PluginsConfig:
 class Config:
     """The root.
 
-    `model` to `accelerator` hold one chosen component each; `rewards`, `trackers` and `observers` several.
+    `model` to `accelerator` hold one chosen component each; `rewards`, `filters`, `trackers` and `observers` several.
     """
 
     placement: str = option("colocated", choices=("colocated",))
@@ -279,10 +287,14 @@ class Config:
     algorithm: AlgorithmConfig = MISSING
     train: TrainConfig = MISSING
     rollout: RolloutConfig = MISSING
+    rollout_function: ComponentConfig = MISSING
+    """How a prompt becomes samples."""
     sync: SyncConfig = MISSING
     accelerator: AcceleratorConfig = MISSING
     rewards: dict[str, Any] = field(default_factory=dict)
     """Settings of each chosen reward, by name; chosen with `reward=[...]`."""
+    filters: dict[str, Any] = field(default_factory=dict)
+    """Settings of each filter that scored groups must pass, by name; chosen with `filter=[...]`."""
     trackers: dict[str, Any] = field(default_factory=dict)
     """Settings of each chosen tracker, by name."""
     observers: dict[str, Any] = field(default_factory=dict)
