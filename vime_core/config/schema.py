@@ -135,6 +135,8 @@ class RolloutConfig(ComponentConfig):
     """Devices of one engine."""
     threads: int | None = option(None, low=1)
     """CPU threads of an engine; planned from the cores when null."""
+    max_oversampling: float = option(4.0, low=1)
+    """Most prompts tried in a step when filters drop groups, as a multiple of `prompts_per_step`."""
     seed_samples: bool = True
     """Give each sample a seed of its own, derived from the run's seed, step, prompt and index."""
 
