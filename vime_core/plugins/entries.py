@@ -110,7 +110,7 @@ class RolloutFunctionEntry(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSourceEntry(Entry):
-    """Factory: `PromptSource(config, tokenizer, seed)`."""
+    """Factory: `PromptSource(config, tokenizer, seed, max_prompt_tokens)`; a `vime_core.data.tokenizer.Tokenizer`."""
 
     kind = "prompt source"
     group = "data"

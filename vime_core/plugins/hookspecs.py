@@ -68,7 +68,7 @@ def vime_prompt_sources() -> Iterable[entries.PromptSourceEntry]:  # type: ignor
     """Prompt sources: an ordered, resumable stream of prompts.
 
     Called once, when plugins are loaded. Returns `PromptSourceEntry` objects; factory
-    `PromptSource(config, tokenizer, seed)`.
+    `PromptSource(config, tokenizer, seed, max_prompt_tokens)`.
     """
 
 
