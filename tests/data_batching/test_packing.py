@@ -198,20 +198,27 @@ def test_a_zero_denominator_gives_none_and_a_senseless_one_is_refused():
             build_update(samples, Fixed(value), max_tokens=8, ranks=1)
 
 
-@given(samples=train_samples(min_size=0), updates=st.integers(1, 6))
-def test_updates_get_whole_groups_in_order(samples, updates):
+@given(counts=st.lists(st.integers(1, 4), max_size=9), updates=st.integers(1, 6))
+def test_updates_get_whole_groups_in_order(counts, updates):
+    samples = [
+        make_train_sample(make_sample(1, 1, group=f"g{group}", index=index))
+        for group, count in enumerate(counts)
+        for index in range(count)
+    ]
     shares = split_updates(samples, updates)
     assert len(shares) == updates
-    groups = [list(dict.fromkeys(sample.sample.group_id for sample in share)) for share in shares]
-    assert [group for share in groups for group in share] == list(
-        dict.fromkeys(sample.sample.group_id for sample in samples)
-    )
+    assert [sample.sample.key for share in shares for sample in share] == [sample.sample.key for sample in samples]
+    groups = [{sample.sample.group_id for sample in share} for share in shares]
+    assert sum(len(share) for share in groups) == len(counts)
     sizes = [len(share) for share in groups]
     assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) - min(sizes) <= 1
-    for group in {sample.sample.group_id for sample in samples}:
-        together = [sample.sample.key for share in shares for sample in share if sample.sample.group_id == group]
-        assert together == [sample.sample.key for sample in samples if sample.sample.group_id == group]
+
+
+def test_a_group_that_is_torn_apart_is_refused():
+    samples = [make_train_sample(make_sample(1, 1, group=group)) for group in ("a", "b", "a")]
+    with pytest.raises(ValueError, match="group 'a' do not follow each other"):
+        split_updates(samples, 2)
 
 
 def test_updates_must_be_positive():

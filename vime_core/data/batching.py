@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -29,25 +31,21 @@ class DeclaresDenominator(Protocol):
 def split_updates(samples: Sequence[TrainSample], updates: int) -> list[list[TrainSample]]:
     """Share the groups of a step out over its optimizer updates.
 
-    Groups stay whole and in order; their numbers differ by one at most, larger shares first. With fewer groups
-    than updates the last shares are empty.
+    Groups stay whole; their numbers differ by one at most, larger shares first. With fewer groups than updates the
+    last shares are empty. The shares put together are `samples` again, so per-sample lists can be cut alongside.
 
     Raises:
-        ValueError: for less than one update.
+        ValueError: for less than one update, or when the samples of a group do not follow each other.
     """
     if updates < 1:
         raise ValueError(f"updates must be at least 1, not {updates}")
-    groups: dict[str, list[TrainSample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.sample.group_id, []).append(sample)
-    ordered = list(groups.values())
-    least, larger = divmod(len(ordered), updates)
-    sizes = [least + (index < larger) for index in range(updates)]
-    ends = np.cumsum(sizes)
-    return [
-        [sample for group in ordered[end - size : end] for sample in group]
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+    groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.sample.group_id)]
+    repeated = Counter(members[0].sample.group_id for members in groups).most_common(1)
+    if repeated and repeated[0][1] > 1:
+        raise ValueError(f"the samples of group {repeated[0][0]!r} do not follow each other")
+    least, larger = divmod(len(groups), updates)
+    bounds = accumulate((least + (index < larger) for index in range(updates)), initial=0)
+    return [[sample for members in groups[start:end] for sample in members] for start, end in pairwise(bounds)]
 
 
 def build_update(
