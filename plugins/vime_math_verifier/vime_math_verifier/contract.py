@@ -1,0 +1,45 @@
+"""The DAPO answer contract: one integer after the last `Answer:`, compared exactly.
+
+The contract is that of DAPO (https://arxiv.org/abs/2503.14476), whose prompts end "The last line of your response
+should be of the form Answer: $Answer". What counts as that form is wider here than in its published rule, and what
+counts as an answer is stricter: see the tables in the package's README.
+"""
+
+from __future__ import annotations
+
+from vime_core.types import Verdict
+from vime_math_verifier.locate import find_candidates
+from vime_math_verifier.number import canonical_number, parse_answer
+
+CORRECT_SCORE = 1.0
+
+
+def verify(response: str, ground_truth: str, *, wrong_score: float = 0.0, boxed_fallback: bool = True) -> Verdict:
+    r"""Compare the answer of a response with an integer.
+
+    Runs in time linear in the length of the response.
+
+    Args:
+        response: The whole response; special tokens may be left in it.
+        ground_truth: An integer, also with a sign, thousands separators, or `.0`.
+        wrong_score: Score of `wrong` and `unparseable`; `correct` scores 1.
+        boxed_fallback: Read the last `\boxed{}` where no number follows `Answer:`.
+
+    Returns:
+        `correct`, `wrong`, `unparseable` (no answer, or more than one reading) or `error` (the ground truth is not an
+        integer, which is the data's fault).
+    """
+    gold = canonical_number(ground_truth)
+    if gold is None or "." in gold:
+        return Verdict(0.0, "error", None, f"ground truth {ground_truth[:80]!r} is not an integer")
+    reason = "no 'Answer:' in the response" + (" and no \\boxed{}" if boxed_fallback else "")
+    for candidate in find_candidates(response, boxed_fallback=boxed_fallback):
+        answer = parse_answer(candidate)
+        if answer is not None:
+            break
+        reason = f"not one integer: {candidate[:80]!r}"
+    else:
+        return Verdict(wrong_score, "unparseable", None, reason)
+    if answer == gold:
+        return Verdict(CORRECT_SCORE, "correct", answer)
+    return Verdict(wrong_score, "wrong", answer, f"expected {gold}")

@@ -1,0 +1,142 @@
+r"""Reading one exact number from an answer in Markdown or LaTeX dress.
+
+Every pattern is a sequence of bounded or disjoint repetitions, so that matching takes linear time.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vime_math_verifier.words import ATTACHED_UNITS, EXPLAINING_WORDS, HEDGES, UNIT_LETTERS, VALUE_WORDS
+
+MAX_CHARS = 1_000
+"""A longer answer is refused unread."""
+
+NUMBER = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?![0-9])")
+
+_CHARACTERS = str.maketrans(
+    {
+        **dict.fromkeys("\u2212\u2013\u2010\u2011\ufe63\uff0d", "-"),  # minus signs and hyphens that stand for one
+        **dict.fromkeys("\u00a0\u2002\u2003\u2005\u2007\u3000\t\r", " "),
+        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", None),  # zero width
+        **{chr(0xFF10 + digit): str(digit) for digit in range(10)},  # full width
+    }
+)
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+_DEGREES = re.compile(r"\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])|°")
+_LATEX_DRESS = re.compile(
+    r"\\(?:(?:boxed|fbox|mbox|text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|displaystyle|bf|rm|left|right|quad"
+    r"|qquad)(?![A-Za-z])|[,;:! ()\[\]\\])"
+)
+_ESCAPED = re.compile(r"\\([$%#&_])")
+_CURRENCY_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])[$€£¥₹]+(?=[0-9])")
+_CURRENCY = re.compile(r"[$€£¥₹]")
+_TIE = re.compile(r"(?<=[A-Za-z0-9])~")
+_MARKDOWN_AND_QUOTES = re.compile(r"[*_`#{}\"'“”‘’]")  # noqa: RUF001
+_EQUALS = re.compile(r"=|\b(?:is|equals)\b", re.IGNORECASE)
+_ENCLOSED = re.compile(r"\( ?(?P<round>[^() ]+) ?\)|\[ ?(?P<square>[^\[\] ]+) ?\]")
+_POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])(?:\^ ?[23]|[²³])")
+_NAME_TOKEN = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]")
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def canonical_number(text: str) -> str | None:
+    """A decimal number without sign of zero, leading or trailing zeros and separators; None for anything else."""
+    text = text.translate(_CHARACTERS).strip()
+    return _canonical(text) if len(text) <= MAX_CHARS and NUMBER.fullmatch(text) else None
+
+
+def parse_answer(text: str) -> str | None:
+    """The one number that an answer states, in canonical form; None when there is none or more than one reading.
+
+    Accepts a number followed by units or an explanation, alone or as the last side of an equation whose other sides
+    are names or the same number.
+    """
+    if len(text) > MAX_CHARS:
+        return None
+    text = _undress(text)
+    value = _leading_number(text)
+    if value is not None:
+        return value
+    *others, last = _EQUALS.split(text)
+    value = _leading_number(last.strip(" :")) if others else None
+    if value is None or not all(_is_name(side) or canonical_number(side) == value for side in others):
+        return None
+    return value
+
+
+def is_dress(line: str) -> bool:
+    """Whether nothing is left of a line without its Markdown and LaTeX delimiters."""
+    return len(line) <= MAX_CHARS and not _undress(line)
+
+
+def _undress(text: str) -> str:
+    text = text.translate(_CHARACTERS)
+    text = _THOUSANDS.sub(",", text)
+    text = _DEGREES.sub(" ", text)
+    text = _LATEX_DRESS.sub(" ", text)
+    text = _ESCAPED.sub(r"\1", text)
+    text = _CURRENCY.sub("", _CURRENCY_BETWEEN_DIGITS.sub(" ", text))
+    text = _TIE.sub(" ", text)
+    return " ".join(_MARKDOWN_AND_QUOTES.sub(" ", text).split())
+
+
+def _leading_number(text: str) -> str | None:
+    """The number that `text` starts with, when what follows does not change its value."""
+    enclosed = _ENCLOSED.match(text)
+    if enclosed:
+        number, end = NUMBER.fullmatch(enclosed["round"] or enclosed["square"]), enclosed.end()
+    else:
+        number = NUMBER.match(text)
+        end = number.end() if number else 0
+    if number is None or not _is_harmless(text[end:]):
+        return None
+    return _canonical(number[0])
+
+
+def _canonical(number: str) -> str:
+    whole, _, fraction = number.replace(",", "").lstrip("+-").partition(".")
+    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
+    digits = f"{whole}.{fraction}" if fraction else whole
+    return f"-{digits}" if number.startswith("-") and digits != "0" else digits
+
+
+def _is_harmless(tail: str) -> bool:
+    """Whether the text right after a number leaves its value alone: punctuation, units, an explanation."""
+    attached = _WORD.match(tail)
+    if attached:
+        if attached[0].lower() not in ATTACHED_UNITS:
+            return False
+        tail = tail[attached.end() :]
+    if tail and (tail[0] not in " %.,;" or (tail[0] in ".,;" and tail[1:2] not in ("", " "))):
+        return False
+    if tail.lstrip(" %").startswith(("..", "…")):
+        return False
+    rest = tail.lstrip(" %.,;")
+    words = [word.lower() for word in _WORD.findall(rest)]
+    if rest.startswith("("):
+        return rest[1:].lstrip()[:1].isalpha() and words[0] not in HEDGES
+    if words and words[0] in EXPLAINING_WORDS and rest[0].isalpha():
+        return True
+    rest = _POWER_OF_UNIT.sub("", rest)
+    if not all(char.isalpha() or char in " .,;:()/-" for char in rest):
+        return False
+    return all(word not in VALUE_WORDS and (len(word) > 1 or word in UNIT_LETTERS) for word in words)
+
+
+def _is_name(side: str) -> bool:
+    """Whether a side of an equation names a quantity, such as `x`, `m + n`, `f(3)`, `a_10` or `the total`."""
+    previous = ""
+    for token in _NAME_TOKEN.findall(side):
+        if token.isalpha():
+            valid = not previous.isdigit() and token.lower() not in HEDGES
+        elif token.isascii() and token.isdigit():
+            valid = previous in ("(", ",") or (previous.isalpha() and len(previous) == 1)
+        elif token == ",":
+            valid = previous.isdigit()
+        else:
+            valid = token == "|" or (token in ("(", ")", "+") and previous != "")
+        if not valid:
+            return False
+        previous = token
+    return previous not in ("", "+")
