@@ -1,1 +1,5 @@
-"""The command line."""
+"""The command line: one short file a command."""
+
+from vime_core.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,173 @@
+"""From overrides to the typed configuration of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from omegaconf import OmegaConf
+
+from vime_core.config.components import choose_components
+from vime_core.config.limits import check_complete, check_limits, missing_keys
+from vime_core.config.location import conf_folder
+from vime_core.config.merge import Merged, merge
+from vime_core.config.overrides import given_value, parse_overrides
+from vime_core.config.slots import FILE_GROUPS
+from vime_core.config.sources import DEFAULT, leaves, provenance, read_yaml
+from vime_core.config.typed import TypedTree
+from vime_core.config.validate import check_settings, check_sync
+from vime_core.errors import ConfigError
+from vime_core.plugins.manager import load_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
+
+    from vime_core.config.schema import Config
+    from vime_core.plugins.manager import Plugins
+    from vime_core.plugins.registration import Registered
+
+
+@dataclass(frozen=True)
+class ComposedConfig:
+    """The configuration of a run: every key known, every value of its type and within its limits."""
+
+    typed: DictConfig
+    """The typed tree; required values may be missing."""
+    plugins: Plugins
+    """The components there are."""
+    components: Mapping[str, Registered]
+    """Full key of the settings (`algorithm`, `rewards.dapo_math`) -> the chosen entry; `model=auto` is not among
+    them."""
+    provenance: Mapping[str, str]
+    """Full key -> where its value came from."""
+    overrides: tuple[str, ...]
+    """What the user gave."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Full keys of required values that nothing sets."""
+        return missing_keys(self.typed)
+
+    @cached_property
+    def config(self) -> Config:
+        """The tree as dataclass instances; each component's settings are of its own class.
+
+        Raises:
+            ConfigError: when a required value is missing, or a component refuses its settings with a ValueError.
+        """
+        self.check_complete()
+        try:
+            return cast("Config", OmegaConf.to_object(self.typed))
+        except ValueError as error:
+            raise ConfigError(str(error).splitlines()[0]) from error
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The tree as plain values, to be saved; `compose(config_file=...)` reads it again."""
+        return cast("dict[str, Any]", OmegaConf.to_container(self.typed))
+
+    def check_complete(self) -> None:
+        """Check that every required value is there.
+
+        Raises:
+            ConfigError: names the keys that are missing and how to set them.
+        """
+        check_complete(self.typed)
+
+    def require_available(self) -> None:
+        """Check that every chosen component can be used here.
+
+        Raises:
+            PluginError: names the first that cannot, and why.
+        """
+        for registered in self.components.values():
+            self.plugins.select(registered.entry.group, registered.entry.name)
+
+
+def compose(
+    overrides: Sequence[str] = (),
+    *,
+    config_file: Path | None = None,
+    config_folder: Path | None = None,
+    require_available: bool = True,
+) -> ComposedConfig:
+    """Compose the configuration of a run from vime's defaults, files, and overrides.
+
+    Args:
+        overrides: `key=value` and `group=name`, as on the command line.
+        config_file: a saved configuration to start from instead of the defaults.
+        config_folder: a folder with further experiments.
+        require_available: whether every chosen component must be usable here.
+
+    Raises:
+        ConfigError: for anything wrong with keys, values and files.
+        PluginError: for a component that does not exist, failed to load, is ambiguous or unavailable.
+    """
+    parsed = parse_overrides(overrides)
+    folder, name = (config_file.parent, config_file.stem) if config_file else (conf_folder(), "config")
+    _check_paths(config_file, config_folder)
+    block = _blocked(parsed, folder, name, config_folder)
+    plugins = load_plugins(block)
+    merged = merge(plugins, folder, name, parsed, config_folder)
+    composed = _typed(plugins, merged, overrides)
+    _check_blocked(composed, block)
+    if composed.typed.plugins.strict:
+        plugins.check_strict()
+    if require_available:
+        composed.require_available()
+    return composed
+
+
+def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str]) -> ComposedConfig:
+    origins = provenance(merged.sources)
+    placement = TypedTree({}, [], origins).fill({"placement": merged.tree.get("placement")})
+    check_limits(placement)
+    components = choose_components(plugins, merged, origins)
+    evals = merged.tree.get("evals")
+    typed = TypedTree(components.configs, [*evals] if isinstance(evals, dict) else [], origins).fill(merged.tree)
+    check_limits(typed)
+    check_settings(cast("Config", typed))
+    check_sync(cast("Config", typed), components.chosen)
+    keys = [key for key, _ in leaves(OmegaConf.to_container(typed))]
+    told = {key: origins.get(key, DEFAULT) for key in keys}
+    return ComposedConfig(typed, plugins, components.chosen, told, tuple(overrides))
+
+
+def _check_paths(config_file: Path | None, config_folder: Path | None) -> None:
+    if config_file is not None and not (config_file.is_file() and config_file.suffix == ".yaml"):
+        raise ConfigError(f"{config_file} is no YAML file; give the config.yaml of a run folder")
+    if config_folder is not None and not config_folder.is_dir():
+        raise ConfigError(f"{config_folder} is no folder; give one with experiment/<name>.yaml in it")
+
+
+def _blocked(parsed: Sequence[Override], folder: Path, name: str, config_folder: Path | None) -> list[str]:
+    """`plugins.block`, read before anything is composed: blocked plugins must not be imported."""
+    given = given_value(parsed, "plugins.block")
+    if given is None:
+        for file in _chosen_files(parsed, folder, name, config_folder):
+            section = read_yaml(file).get("plugins")
+            given = section.get("block", given) if isinstance(section, dict) else given
+    return [str(item) for item in given] if isinstance(given, list) else []
+
+
+def _chosen_files(parsed: Sequence[Override], folder: Path, name: str, config_folder: Path | None) -> list[Path]:
+    files = [folder / f"{name}.yaml"]
+    for group in FILE_GROUPS:
+        chosen = given_value(parsed, group)
+        for option in chosen if isinstance(chosen, list) else [chosen]:
+            files += [base / group / f"{option}.yaml" for base in (folder, config_folder) if base]
+    return [file for file in files if file.is_file()]
+
+
+def _check_blocked(composed: ComposedConfig, block: Sequence[str]) -> None:
+    late = sorted(set(composed.typed.plugins.block) - set(block))
+    if late:
+        raise ConfigError(
+            f"plugins.block=[{', '.join(late)}] ({composed.provenance['plugins.block']}) comes after plugins are "
+            "imported; set it on the command line or in the experiment itself"
+        )

@@ -1,0 +1,104 @@
+"""Runs Hydra: defaults list, files, overrides. Its errors become one line each."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vime_core.config.overrides import for_hydra
+from vime_core.config.slots import SEVERAL, SINGLE
+from vime_core.config.sources import Source, config_source, override_source, yaml_fault
+from vime_core.config.store import offered
+from vime_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hydra.core.override_parser.types import Override
+
+    from vime_core.plugins.manager import Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What Hydra made of files and overrides; no key or type is checked yet."""
+
+    tree: dict[str, Any]
+    """Plain values; interpolations are not resolved."""
+    sources: list[Source]
+    """What was merged, in order."""
+    configs: frozenset[str]
+    """Path of every config that was merged, e.g. `algorithm/grpo`."""
+
+
+def merge(
+    plugins: Plugins, folder: Path, name: str, overrides: Sequence[Override], extra_folder: Path | None
+) -> Merged:
+    """Merge the config `name` of a folder with what it includes and what the command line says.
+
+    Args:
+        plugins: the components there are.
+        folder: where the config is.
+        name: file name without `.yaml`.
+        overrides: checked by `parse_overrides`.
+        extra_folder: further groups of files, e.g. the user's own experiments.
+
+    Raises:
+        ConfigError: for a file or a combination that cannot be merged.
+        PluginError: for a component that does not exist.
+    """
+    lines = for_hydra(overrides)
+    if extra_folder is not None:
+        lines.append(f"hydra.searchpath=['{extra_folder.resolve().as_uri()}']")
+    with offered(plugins), _one_line_errors(plugins), initialize_config_dir(str(folder.resolve()), version_base="1.3"):
+        composed = compose(name, lines, return_hydra_config=True)
+        defaults = GlobalHydra.instance().config_loader().compute_defaults_list(name, lines, RunMode.RUN).defaults
+        folders = _folders(composed)
+        merged = [item for item in defaults if item.config_path and not item.config_path.startswith("hydra/")]
+        sources = [config_source(item.config_path, item.package or "", folders) for item in merged]
+    content = cast("dict[str, Any]", OmegaConf.to_container(composed))
+    tree = {key: value for key, value in content.items() if key != "hydra"}
+    return Merged(tree, [*sources, override_source(overrides)], frozenset(item.config_path for item in merged))
+
+
+def _folders(composed: DictConfig) -> list[Path]:
+    sources = composed.hydra.runtime.config_sources
+    return [Path(source.path) for source in sources if source["schema"] == "file"]
+
+
+@contextmanager
+def _one_line_errors(plugins: Plugins) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r"provider=.* is not available", category=UserWarning)
+        try:
+            yield
+        except MissingConfigException as error:
+            raise _missing_config(plugins, error) from error
+        except yaml.YAMLError as error:
+            raise ConfigError(yaml_fault(error, "a configuration file")) from error
+        except (HydraException, OmegaConfBaseException, UserWarning, ValueError) as error:
+            raise ConfigError(" ".join(line.strip() for line in str(error).splitlines()[:2])) from error
+
+
+def _missing_config(plugins: Plugins, error: MissingConfigException) -> ConfigError:
+    path = error.missing_cfg_file or ""
+    group, _, name = str(path).rpartition("/")
+    if group in (*SINGLE, *SEVERAL):
+        plugins.find(group, name)
+    options = [str(option) for option in error.options or ()]
+    close = get_close_matches(name, options, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    known = f"; there are {', '.join(options)}" if options else ""
+    return ConfigError(f"unknown {group or 'config'} {name!r}{known}{hint}")

@@ -1,0 +1,116 @@
+"""Where each value of the composed configuration came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from vime_core.config.slots import AUTO_CONFIGS, FILE_GROUPS, SEVERAL, SINGLE, settings_key
+from vime_core.config.store import ROOT
+from vime_core.errors import ConfigError
+from vime_core.plugins.kinds import AUTO, entry_type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from hydra.core.override_parser.types import Override
+
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of the configs that were merged, in the order of merging."""
+
+    label: str
+    """What people call it."""
+    content: Mapping[str, Any]
+    """Full keys of leaves -> values."""
+
+
+def config_source(config_path: str, package: str, folders: Sequence[Path]) -> Source:
+    """A config that Hydra merged: a file of the search path, or the defaults of a component."""
+    for folder in folders:
+        file = folder / f"{config_path}.yaml"
+        if file.is_file():
+            content = read_yaml(file)
+            content.pop("defaults", None)
+            return Source(f"{config_path}.yaml", dict(leaves(content, package)))
+    node = ConfigStore.instance().load(f"{config_path}.yaml").node
+    return Source(_defaults_label(config_path), dict(leaves(OmegaConf.to_container(node), package)))
+
+
+def override_source(overrides: Sequence[Override]) -> Source:
+    """What the command line sets."""
+    content: dict[str, Any] = {}
+    for override in overrides:
+        group, value = override.key_or_group, override.value()
+        if group in (*SINGLE, *SEVERAL):
+            names = value if isinstance(value, list) else [value]
+            content.update({f"{settings_key(group, str(name))}.name": name for name in names})
+        elif group not in FILE_GROUPS and not override.is_delete():
+            content.update(leaves(value, group))
+    return Source(COMMAND_LINE, content)
+
+
+def provenance(sources: Sequence[Source]) -> dict[str, str]:
+    """Full key of each leaf -> label of the last source that set it."""
+    found: dict[str, str] = {}
+    for source in sources:
+        found.update(dict.fromkeys(source.content, source.label))
+    return found
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Full key and value of everything that is no (filled) mapping."""
+    if isinstance(value, dict) and value:
+        for name, child in value.items():
+            yield from leaves(child, f"{key}.{name}" if key else str(name))
+    elif key:
+        yield key, value
+
+
+def component_defaults(group: str, name: str) -> str:
+    """Label of a component's own defaults."""
+    return f"{DEFAULT} of {entry_type_of(group).kind} {name}"
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A YAML file with a mapping.
+
+    Raises:
+        ConfigError: names file and line.
+    """
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(yaml_fault(error, str(file))) from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold keys and values, not {type(content).__name__}")
+    return content
+
+
+def yaml_fault(error: yaml.YAMLError, file: str) -> str:
+    """A syntax error in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return f"{file} is not valid YAML: {str(error).splitlines()[0]}"
+    name = mark.name if mark.name.endswith(".yaml") else file
+    return f"{name} line {mark.line + 1} is not valid YAML: {getattr(error, 'problem', None)}"
+
+
+def _defaults_label(config_path: str) -> str:
+    group, _, name = config_path.partition("/")
+    if config_path == ROOT or (group in AUTO_CONFIGS and name == AUTO):
+        return DEFAULT
+    return component_defaults(group, name) if group in (*SINGLE, *SEVERAL) else config_path

@@ -1,0 +1,129 @@
+"""Settings that are right alone and wrong together; pure functions, run before any process starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vime_core.errors import ConfigError, PluginError
+from vime_core.models.hf import LocalModel, inspect_model
+from vime_core.plugins.auto import sync_misfit
+from vime_core.plugins.entries import SyncStrategyEntry
+from vime_core.plugins.kinds import AUTO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.schema import Config
+    from vime_core.models.family import ModelFamily
+    from vime_core.models.geometry import ModelGeometry
+    from vime_core.plugins.interfaces import Needs
+    from vime_core.plugins.registration import Registered
+
+
+def check_settings(config: Config) -> None:
+    """Check what the configuration alone can tell.
+
+    Raises:
+        ConfigError: names the keys, their values and a remedy.
+    """
+    if not config.rewards:
+        raise ConfigError("no reward is chosen; choose one with reward=[<name>]")
+    if config.eval.every and not config.evals:
+        raise ConfigError(
+            f"eval.every={config.eval.every}, but there is no held-out set; add one with evals.<name>.path=<file>"
+        )
+    if config.resume.mode == "must" and config.resume.run is None:
+        raise ConfigError("resume.mode=must needs the run folder to continue: add resume.run=<folder>")
+    if config.train.lr_schedule == "constant" and config.train.lr_min:
+        raise ConfigError(
+            f"train.lr_min={config.train.lr_min:g} is not used by train.lr_schedule=constant; choose "
+            "train.lr_schedule=linear or cosine, or leave it out"
+        )
+    _check_batch(config)
+
+
+def check_sync(config: Config, components: Mapping[str, Registered]) -> None:
+    """Check that the sync strategy works between the other components.
+
+    Raises:
+        PluginError: names what it does not work with.
+    """
+    entry = components["sync"].entry
+    if isinstance(entry, SyncStrategyEntry):
+        misfit = sync_misfit(
+            entry,
+            train=components["train"].entry.name,
+            rollout=components["rollout"].entry.name,
+            accelerator=components["accelerator"].entry.name,
+            placement=config.placement,
+        )
+        if misfit:
+            raise PluginError(f"sync={entry.name} {misfit}; sync={AUTO} takes one that fits")
+
+
+def check_lengths(config: Config, geometry: ModelGeometry) -> None:
+    """Check that the longest sample fits the model.
+
+    Raises:
+        ConfigError: names keys, values and the model's limit.
+    """
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    if longest > geometry.max_positions:
+        raise ConfigError(
+            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens} plus rollout.max_response_tokens="
+            f"{rollout.max_response_tokens} are {longest} tokens, but the model has {geometry.max_positions} positions "
+            "(max_position_embeddings in its config.json); lower one of them"
+        )
+
+
+def check_sampling(config: Config, needs: Needs) -> None:
+    """Check that rollout log-probs mean what the algorithm takes them for.
+
+    Under top-p and top-k an engine's log-probs are those of a truncated distribution, which the trainer's are not.
+
+    Raises:
+        ConfigError: names the keys and the remedies.
+    """
+    rollout = config.rollout
+    if needs.rollout_logprobs and (rollout.top_p < 1 or rollout.top_k > 0):
+        raise ConfigError(
+            f"algorithm={config.algorithm.name} takes the rollout's log-probs as those of the behaviour policy; with "
+            f"rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k} they are not: set rollout.top_p=1 "
+            "rollout.top_k=-1, or let the trainer compute them"
+        )
+
+
+def check_model(composed: ComposedConfig) -> LocalModel:
+    """Check the model folder, and that the longest sample fits the model.
+
+    Raises:
+        ConfigError: when a sample can be longer than the model allows.
+        ModelError: when the folder is incomplete or of no known family.
+    """
+    config = composed.config
+    model = inspect_model(Path(config.model.path), families(composed), config.model.name)
+    check_lengths(config, model.geometry)
+    return model
+
+
+def families(composed: ComposedConfig) -> dict[str, ModelFamily]:
+    """The model families to choose from: the chosen one, or with `model=auto` all that are available."""
+    chosen = composed.components.get("model")
+    if chosen is not None:
+        return {chosen.entry.name: chosen.build()}
+    entries = composed.plugins.entries("model")
+    return {name: registered.build() for name, registered in entries.items() if not registered.unavailable()}
+
+
+def _check_batch(config: Config) -> None:
+    prompts, updates = config.rollout.prompts_per_step, config.algorithm.updates_per_rollout
+    if prompts % updates:
+        below, above = prompts // updates * updates, (prompts // updates + 1) * updates
+        near = " or ".join(str(number) for number in (below, above) if number)
+        raise ConfigError(
+            f"rollout.prompts_per_step={prompts} does not divide into algorithm.updates_per_rollout={updates} equal "
+            f"updates; set rollout.prompts_per_step={near}"
+        )
