@@ -1,0 +1,61 @@
+"""Files that are on disk whole under their name, or not at all."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTIAL = ".partial"
+"""Ending of what is being written; such names start with a dot."""
+
+
+def aside(path: Path) -> Path:
+    """Where something is written before it is renamed to `path`; in the same folder, so that the rename is atomic."""
+    return path.with_name(f".{path.name}{PARTIAL}")
+
+
+def is_partial(path: Path) -> bool:
+    """Whether this is what a process left that died while it wrote."""
+    return path.name.startswith(".") and path.name.endswith(PARTIAL)
+
+
+@contextmanager
+def write_aside(path: Path) -> Iterator[Path]:
+    """Give a path to write to; when the block ends without an exception, it is synced and renamed to `path`."""
+    partial = aside(path)
+    try:
+        yield partial
+        sync(partial)
+        os.replace(partial, path)
+        sync(path.parent)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole."""
+    with write_aside(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def sync(path: Path) -> None:
+    """fsync a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """fsync all files and folders in a folder, and the folder itself."""
+    for root, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            sync(Path(root, name))
+        sync(Path(root))

@@ -1,0 +1,148 @@
+"""metrics.jsonl: one JSON object a step, and what its keys mean."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+from vime_core.errors import RunFolderError
+from vime_core.run.atomic import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+METRICS: dict[str, str] = {
+    "step": "Number of the step.",
+    "rollout/raw_reward": "Mean score of the judged samples.",
+    "rollout/response_len_mean": "Mean response length, in tokens.",
+    "rollout/response_len_max": "Longest response, in tokens.",
+    "rollout/truncated_ratio": "Share of samples with finish reason `length`.",
+    "rollout/zero_std_group_ratio": "Share of groups whose scores are all the same: they teach nothing.",
+    "rollout/verdict_correct": "Share of samples with this verdict.",
+    "rollout/verdict_wrong": "Share of samples with this verdict.",
+    "rollout/verdict_unparseable": "Share of samples without a readable answer; they score as wrong.",
+    "rollout/verdict_timeout": "Share of samples whose scoring took too long; they are not trained on.",
+    "rollout/verdict_error": "Share of samples whose scoring failed; they are not trained on.",
+    "rollout/dropped_groups": "Groups that filters dropped.",
+    "rollout/dropped_<name>": "Groups that were dropped for this reason.",
+    "rollout/missing_groups": "Groups that the step lacks because filters dropped too many.",
+    "train/updates": "Optimizer updates of the step; 0 when no sample could teach anything.",
+    "train/loss": "The loss, mean over the updates of the step.",
+    "train/pg_loss": "Its policy-gradient part.",
+    "train/kl": "Mean estimated KL divergence from the reference policy, per token.",
+    "train/entropy": "Mean entropy of the policy, per token, in nats.",
+    "train/clip_fraction": "Share of tokens whose ratio was clipped.",
+    "train/grad_norm": "Global norm of the gradient before clipping.",
+    "train/lr": "Learning rate of the last update.",
+    "train/train_rollout_logprob_abs_diff": (
+        "Mean over samples of the masked mean of |trainer - rollout| log-prob at the same policy version: "
+        "how far training and generation disagree about the same weights."
+    ),
+    "perf/step_time_s": "Wall time of the step, in seconds; so are the following.",
+    "perf/rollout_time_s": "Generation.",
+    "perf/score_time_s": "Scoring.",
+    "perf/logprob_time_s": "Log-prob passes of the trainer outside the update.",
+    "perf/update_time_s": "Forward, backward and optimizer.",
+    "perf/sync_time_s": "Weight push.",
+    "perf/switch_time_s": "Handing the devices to the trainer.",
+    "perf/eval_time_s": "Evaluation.",
+    "perf/record_time_s": "Writing the rollouts.",
+    "perf/save_time_s": "Saving the checkpoint.",
+    "perf/tokens_per_gpu_per_second": "Response tokens / rollout seconds / rollout devices.",
+    "sync/policy_version": "Version of the weights in the engines after the step.",
+    "sync/bytes": "Bytes of weights that the push moved.",
+    "async/staleness_mean": "Mean age of the trained samples, in policy versions.",
+    "async/staleness_max": "Largest age of a trained sample, in policy versions.",
+    "eval/<name>/accuracy": "Share of correct samples on the held-out set <name>, mean over its prompts.",
+    "eval/<name>/failed": "Samples of the set whose scoring took too long or failed.",
+    "eval/<name>/response_len_mean": "Mean response length on the set, in tokens.",
+    "eval/<name>/truncated_ratio": "Share of its samples with finish reason `length`.",
+}
+"""Name -> meaning. `<name>` stands for any name; algorithms and filters may add keys of their own."""
+
+
+class MetricsWriter:
+    """Appends one line a step and flushes it.
+
+    JSON has no nan and no infinity: both are written as null, which `read_metrics` returns as nan.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Continue the file, or start it.
+
+        Raises:
+            RunFolderError: when the file holds anything but metrics.
+        """
+        self._last_step = -1
+        if path.exists():
+            truncate_after(path, None)
+            self._last_step = max((record["step"] for record in read_metrics(path)), default=-1)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append the metrics of a step; numbers of Python or numpy.
+
+        Raises:
+            ValueError: when the step is not after the last one.
+        """
+        if step <= self._last_step:
+            raise ValueError(f"metrics of step {step} after those of step {self._last_step}")
+        record = {"step": step} | {key: _plain(value) for key, value in metrics.items() if key != "step"}
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+        self._last_step = step
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All complete records; nan where a value was not finite. A torn last line is left out.
+
+    Raises:
+        RunFolderError: for a line that is no record of metrics.
+    """
+    return [
+        {key: math.nan if value is None else value for key, value in record.items()} for _, record in _records(path)
+    ]
+
+
+def truncate_after(path: Path, step: int | None) -> None:
+    """Remove the records of all later steps, and a torn last line; None removes only the latter.
+
+    Raises:
+        RunFolderError: for a line that is no record of metrics.
+    """
+    kept = [line for line, record in _records(path) if step is None or record["step"] <= step]
+    text = "".join(kept)
+    if text != path.read_text(encoding="utf-8", errors="replace"):
+        write_text(path, text)
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(line, record) of each complete line."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):  # torn: the process died while it wrote
+                return
+            try:
+                record = json.loads(line)
+                operator.index(record["step"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise RunFolderError(
+                    f"{path}, line {number}: no record of metrics; mend or delete that line"
+                ) from error
+            yield line, record
+
+
+def _plain(value: Any) -> float | int | None:
+    """A number that JSON can hold, or None."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        number = float(value)
+        return number if math.isfinite(number) else None
