@@ -178,13 +178,15 @@ def test_when_too_many_are_dropped_the_accepted_ones_are_kept_and_the_rest_is_to
     assert prompt_ids(collected.groups) == ["p0", "p6"]
     assert source.taken == 8
     assert collected.metrics["rollout/missing_groups"] == 2
-    assert "2 of 4 groups missing, filters dropped unwanted: 6 of the 8" in caplog.text
+    assert "2 of 4 groups are missing: filters dropped unwanted 6 of the 8" in caplog.text
 
 
 def test_a_step_without_any_group_is_an_error():
     source = ListSource(prompts(3))
     filters = [DropPrompts({"p0", "p1", "p2"})]
-    with pytest.raises(ConfigError, match=r"step 1: the filters dropped all 16 groups \(unwanted: 16\)"):
+    with pytest.raises(
+        ConfigError, match=r"step 1: the filters dropped all 16 groups \(unwanted 16; verdicts: correct 32\)"
+    ):
         collect(make_collector(source, filters=filters))
     assert source.taken == 16
 

@@ -16,7 +16,7 @@ from vime_core.rollout.metrics import dropped_metrics, rollout_metrics
 from vime_core.rollout.sampling import group_id, rollout_params
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
     from typing import Any
 
     from vime_core.config.schema import RolloutConfig
@@ -168,18 +168,24 @@ class Collector:
         return Outcome(group, next((reason for reason in reasons if reason is not None), None), generated_at)
 
     def _tell_missing(self, step: int, outcomes: Sequence[Outcome], missing: int) -> None:
-        reasons = Counter(outcome.dropped for outcome in outcomes if outcome.dropped is not None)
-        told = ", ".join(f"{reason}: {count}" for reason, count in reasons.most_common())
-        if missing == self._config.prompts_per_step:
+        wanted, tried = self._config.prompts_per_step, len(outcomes)
+        reasons = _counts(outcome.dropped for outcome in outcomes if outcome.dropped is not None)
+        if missing == wanted:
+            samples = (sample for outcome in outcomes for sample in outcome.group.samples)
+            verdicts = _counts(sample.verdict.status for sample in samples if sample.verdict is not None)
             raise ConfigError(
-                f"step {step}: the filters dropped all {len(outcomes)} groups ({told}); loosen them, raise "
-                "rollout.max_oversampling, or use prompts that the policy solves sometimes"
+                f"step {step}: the filters dropped all {tried} groups ({reasons}; verdicts: {verdicts}); loosen the "
+                "filters, raise rollout.max_oversampling, or use prompts that the policy sometimes solves"
             )
         logger.warning(
-            "step %d: %d of %d groups missing, filters dropped %s of the %d that rollout.max_oversampling allows",
+            "step %d: %d of %d groups are missing: filters dropped %s of the %d that rollout.max_oversampling allows",
             step,
             missing,
-            self._config.prompts_per_step,
-            told,
-            len(outcomes),
+            wanted,
+            reasons,
+            tried,
         )
+
+
+def _counts(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in Counter(names).most_common())
