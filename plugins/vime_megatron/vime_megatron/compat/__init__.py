@@ -1,0 +1,43 @@
+"""What Megatron-Core 0.16.1 needs where there is no CUDA device or no fused Adam.
+
+Megatron is written for CUDA: it allocates on `device="cuda"`, asks for the current device and compares type names
+with `torch.cuda.FloatTensor`. Each guard here mends one such assumption, says why, and names the lines it is for; a
+test compares those lines with the installed Megatron. Guards are installed in trainer processes only, and only
+where they are needed: with a CUDA or ROCm device nothing of Megatron's device handling is touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from vime_megatron.compat.adam import ADAM_GUARDS
+from vime_megatron.compat.cuda import CUDA_GUARDS
+
+if TYPE_CHECKING:
+    from vime_megatron.compat.guard import Guard
+
+__all__ = ["ADAM_GUARDS", "CUDA_GUARDS", "has_device", "install", "needed"]
+
+
+def has_device() -> bool:
+    """Whether torch sees a CUDA or ROCm device."""
+    return torch.cuda.is_available()
+
+
+def needed() -> list[Guard]:
+    """The guards that this machine and this installation need."""
+    return [guard for guard in (*CUDA_GUARDS, *ADAM_GUARDS) if guard.needed()]
+
+
+def install() -> list[str]:
+    """Install the needed guards in this process; safe to call again.
+
+    Returns:
+        Names of the guards in place.
+    """
+    guards = needed()
+    for guard in guards:
+        guard.install()
+    return [guard.name for guard in guards]
