@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vime_core.data.batching import attach, build_update, pack, split_updates, unpack
@@ -106,6 +106,7 @@ def test_arrays_that_do_not_fit_the_response_are_refused():
             pack([sample], [0])
 
 
+@settings(deadline=None)
 @given(samples=train_samples(), max_tokens=limits, ranks=rank_counts, multiple=multiples)
 def test_unpack_returns_what_pack_was_given(samples, max_tokens, ranks, multiple):
     batches = build(samples, max_tokens=max_tokens, ranks=ranks, pad_to_multiple=multiple)
@@ -123,6 +124,7 @@ def test_unpack_returns_what_pack_was_given(samples, max_tokens, ranks, multiple
         assert logprobs[row].dtype == np.float32
 
 
+@settings(deadline=None)
 @given(samples=train_samples(), max_tokens=limits, ranks=rank_counts, multiple=multiples)
 def test_ranks_share_counts_denominator_and_padding(samples, max_tokens, ranks, multiple):
     batches = build(samples, max_tokens=max_tokens, ranks=ranks, pad_to_multiple=multiple)
@@ -141,6 +143,7 @@ def test_ranks_share_counts_denominator_and_padding(samples, max_tokens, ranks, 
         assert not batch.loss_mask[batch.cu_seqlens[:-1]].any()
 
 
+@settings(deadline=None)
 @given(samples=train_samples(), max_tokens=limits, ranks=rank_counts)
 def test_attached_logprobs_come_back(samples, max_tokens, ranks):
     batches = build(samples, max_tokens=max_tokens, ranks=ranks, pad_to_multiple=4)
@@ -198,6 +201,7 @@ def test_a_zero_denominator_gives_none_and_a_senseless_one_is_refused():
             build_update(samples, Fixed(value), max_tokens=8, ranks=1)
 
 
+@settings(deadline=None)
 @given(counts=st.lists(st.integers(1, 4), max_size=9), updates=st.integers(1, 6))
 def test_updates_get_whole_groups_in_order(counts, updates):
     samples = [

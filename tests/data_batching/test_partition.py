@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vime_core.data.partition import balanced_parts, plan
@@ -11,6 +11,7 @@ def tokens(rows, lengths):
     return sum(lengths[row] for row in rows)
 
 
+@settings(deadline=None)
 @given(lengths=lengths_of_samples, max_tokens=st.integers(1, 80), ranks=st.integers(1, 5))
 def test_every_row_goes_to_one_place_and_ranks_get_equal_counts(lengths, max_tokens, ranks):
     planned = plan(lengths, max_tokens=max_tokens, ranks=ranks)
@@ -20,6 +21,7 @@ def test_every_row_goes_to_one_place_and_ranks_get_equal_counts(lengths, max_tok
     assert sorted(rows) == list(range(len(lengths)))
 
 
+@settings(deadline=None)
 @given(lengths=lengths_of_samples, max_tokens=st.integers(1, 80), ranks=st.integers(1, 5))
 def test_only_a_single_oversize_sample_exceeds_the_limit(lengths, max_tokens, ranks):
     for micro_batches in plan(lengths, max_tokens=max_tokens, ranks=ranks):
@@ -27,6 +29,7 @@ def test_only_a_single_oversize_sample_exceeds_the_limit(lengths, max_tokens, ra
             assert tokens(rows, lengths) <= max_tokens or len(rows) == 1
 
 
+@settings(deadline=None)
 @given(lengths=lengths_of_samples, max_tokens=st.integers(1, 80), ranks=st.integers(1, 5))
 def test_order_is_fixed_rows_ascend_and_the_largest_comes_first(lengths, max_tokens, ranks):
     planned = plan(lengths, max_tokens=max_tokens, ranks=ranks)
@@ -37,6 +40,7 @@ def test_order_is_fixed_rows_ascend_and_the_largest_comes_first(lengths, max_tok
         assert sizes == sorted(sizes, reverse=True)
 
 
+@settings(deadline=None)
 @given(lengths=lengths_of_samples, max_tokens=st.integers(1, 80), ranks=st.integers(1, 5))
 def test_padding_is_added_only_where_nothing_can_be_halved(lengths, max_tokens, ranks):
     bins = [rows for micro_batches in plan(lengths, max_tokens=max_tokens, ranks=ranks) for rows in micro_batches]
@@ -45,6 +49,7 @@ def test_padding_is_added_only_where_nothing_can_be_halved(lengths, max_tokens, 
         assert sum(not rows for rows in bins) < ranks
 
 
+@settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40), max_tokens=st.integers(1, 80))
 def test_one_rank_is_packed_first_fit(lengths, max_tokens):
     """Of any two micro-batches of first-fit, the smaller would not have fitted into the other."""
@@ -83,6 +88,7 @@ def test_impossible_arguments_are_refused(lengths, max_tokens, ranks):
         plan(lengths, max_tokens=max_tokens, ranks=ranks)
 
 
+@settings(deadline=None)
 @given(data=st.data(), parts=st.integers(1, 6), each=st.integers(1, 8))
 def test_parts_are_equal_in_number_and_within_the_spread_of_one_tuple(data, parts, each):
     weights = data.draw(st.lists(st.integers(1, 10_000), min_size=parts * each, max_size=parts * each))
@@ -95,6 +101,7 @@ def test_parts_are_equal_in_number_and_within_the_spread_of_one_tuple(data, part
     assert max(sums) - min(sums) <= max(spreads)
 
 
+@settings(deadline=None)
 @given(data=st.data(), parts=st.integers(1, 6), each=st.integers(1, 8))
 def test_the_heaviest_part_is_no_heavier_than_dealing_in_turn(data, parts, each):
     weights = data.draw(st.lists(st.integers(1, 10_000), min_size=parts * each, max_size=parts * each))

@@ -2,7 +2,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vime_core.errors import RewardError
@@ -24,9 +24,9 @@ def scored(scores, group="g"):
     return group_of([make_sample(2, 3, group=group, index=i, score=score) for i, score in enumerate(scores)])
 
 
-def advantages_of(groups, **settings):
+def advantages_of(groups, **options):
     """Sample key -> its advantages."""
-    return {train.sample.key: train.advantages for train in GRPO(GRPOConfig(**settings)).advantages(groups)}
+    return {train.sample.key: train.advantages for train in GRPO(GRPOConfig(**options)).advantages(groups)}
 
 
 def reference(scores, *, normalize_std=True):
@@ -38,6 +38,7 @@ def reference(scores, *, normalize_std=True):
     return [(score - mean) / scale for score in scores]
 
 
+@settings(deadline=None)
 @given(scores=st.lists(st.lists(tenths, min_size=1, max_size=16), min_size=1, max_size=4), normalize_std=st.booleans())
 def test_advantages_equal_the_formula(scores, normalize_std):
     groups = [scored(values, group=f"g{index}") for index, values in enumerate(scores)]

@@ -24,7 +24,7 @@ class GRPOConfig(AlgorithmConfig):
     loss_agg: str = option("token_mean", choices=("token_mean", "seq_mean", "seq_mean_token_sum_norm"))
     """How token losses are averaged: over all tokens, over each sequence and then over sequences, or summed over
     each sequence, divided by `norm_tokens` and averaged over sequences."""
-    norm_tokens: int | None = None
+    norm_tokens: int | None = option(None, low=1)
     """The constant divisor of `seq_mean_token_sum_norm`, such as the longest response; only for that choice."""
     kl_coef: float = option(0.0, low=0)
     """Weight of the KL divergence to the reference policy in the loss; 0 needs no reference."""
