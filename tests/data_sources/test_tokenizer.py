@@ -42,6 +42,22 @@ def test_special_tokens_are_single_and_left_out_of_the_text(tokenizer):
     assert tokenizer.decode(ids, skip_special=False) == "a<|im_end|>b"
 
 
+def test_only_the_template_sets_special_tokens(tokenizer, tokenizer_folder, tmp_path):
+    """Some tokenizers put a token before every text; a template that has it too would double it."""
+    folder = shutil.copytree(tokenizer_folder, tmp_path / "bos")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    start = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [start, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [start, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert AutoTokenizer.from_pretrained(folder)("a")["input_ids"] == [256, *tokenizer.encode_batch(["a"])[0]]
+    assert Tokenizer(folder).encode_chat(CHAT) == tokenizer.encode_chat(CHAT)
+
+
 def test_no_text_is_no_batch(tokenizer):
     assert tokenizer.encode_batch([]) == []
 

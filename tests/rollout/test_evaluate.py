@@ -1,6 +1,8 @@
 import asyncio
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from vime_core.config.schema import EvalSetConfig, RolloutConfig
@@ -64,6 +66,18 @@ def test_greedy_requests_have_temperature_zero(make_set):
     generator = ScriptedGenerator(lambda request: [1])
     evaluate(make_evaluator([make_set([1, 2])], generator))
     assert {request.params.temperature for request in generator.requests} == {0.0}
+
+
+def test_the_logprobs_of_greedy_samples_do_not_matter(make_set):
+    class Infinite(ScriptedGenerator):
+        async def generate(self, token_ids, params, *, engine=None):
+            completion = await super().generate(token_ids, params, engine=engine)
+            return replace(completion, logprobs=np.full_like(completion.logprobs, -np.inf))
+
+    generator = Infinite(lambda request: [request.token_ids[0]])
+    assert evaluate(make_evaluator([make_set([1, 2])], generator))["eval/math/accuracy"] == 1.0
+    with pytest.raises(EngineError, match="log-prob of response token 0 is not finite"):
+        evaluate(make_evaluator([make_set([1, 2], temperature=0.5)], generator))
 
 
 def test_an_evaluation_makes_as_many_requests_at_a_time_as_a_training_step(make_set):
