@@ -31,12 +31,20 @@ class Components:
     """Full key of the settings -> their dataclass; for all components."""
 
 
-def choose_components(plugins: Plugins, merged: Merged, provenance: dict[str, str]) -> Components:
+def choose_components(
+    plugins: Plugins, merged: Merged, provenance: dict[str, str], *, require_available: bool
+) -> Components:
     """Find the entry of every component by the name in its settings; writes what `auto` stands for into the tree.
+
+    Args:
+        plugins: the components there are.
+        merged: what Hydra made of files and overrides.
+        provenance: full key -> where its value came from; gets what `auto` brings.
+        require_available: whether each must be usable here.
 
     Raises:
         ConfigError: when a kind has no component, or settings are given for one that is not chosen.
-        PluginError: when there is no such component, or more than one.
+        PluginError: when there is no such component, more than one, or when it is unavailable.
     """
     chosen: dict[str, Registered] = {}
     for group in SINGLE:
@@ -50,6 +58,9 @@ def choose_components(plugins: Plugins, merged: Merged, provenance: dict[str, st
             entry_name = str(child.get("name", label) if isinstance(child, dict) else label)
             chosen[f"{section}.{label}"] = plugins.find(group, entry_name)
             _check_selected(merged, group, entry_name, f"{section}.{label}")
+    if require_available:
+        for registered in chosen.values():
+            plugins.select(registered.entry.group, registered.entry.name)
     _choose_auto(plugins, merged.tree, chosen, provenance)
     configs = {key: registered.entry.config for key, registered in chosen.items()}
     configs |= {group: AUTO_CONFIGS[group] for group in SINGLE if group not in chosen}

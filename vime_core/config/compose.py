@@ -79,15 +79,6 @@ class ComposedConfig:
         """
         check_complete(self.typed)
 
-    def require_available(self) -> None:
-        """Check that every chosen component can be used here.
-
-        Raises:
-            PluginError: names the first that cannot, and why.
-        """
-        for registered in self.components.values():
-            self.plugins.select(registered.entry.group, registered.entry.name)
-
 
 def compose(
     overrides: Sequence[str] = (),
@@ -114,20 +105,18 @@ def compose(
     block = _blocked(parsed, folder, name, config_folder)
     plugins = load_plugins(block)
     merged = merge(plugins, folder, name, parsed, config_folder)
-    composed = _typed(plugins, merged, overrides)
+    composed = _typed(plugins, merged, overrides, require_available)
     _check_blocked(composed, block)
     if composed.typed.plugins.strict:
         plugins.check_strict()
-    if require_available:
-        composed.require_available()
     return composed
 
 
-def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str]) -> ComposedConfig:
+def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_available: bool) -> ComposedConfig:
     origins = provenance(merged.sources)
     placement = TypedTree({}, [], origins).fill({"placement": merged.tree.get("placement")})
     check_limits(placement)
-    components = choose_components(plugins, merged, origins)
+    components = choose_components(plugins, merged, origins, require_available=require_available)
     evals = merged.tree.get("evals")
     typed = TypedTree(components.configs, [*evals] if isinstance(evals, dict) else [], origins).fill(merged.tree)
     check_limits(typed)

@@ -36,9 +36,7 @@ def for_hydra(overrides: Sequence[Override]) -> list[str]:
     `experiment=null`, the default, is left out: Hydra takes no null there.
     """
     return [
-        f"++{override.input_line}"
-        if override.type == OverrideType.CHANGE and not is_selection(override) and not override.is_hydra_override()
-        else str(override.input_line)
+        _forced(override)
         for override in overrides
         if not (override.key_or_group in FILE_GROUPS and override.value() is None)
     ]
@@ -69,6 +67,13 @@ def given_value(overrides: Sequence[Override], key: str) -> Any:
     """The value given for a key, or None; of several the last."""
     values = [override.value() for override in overrides if override.key_or_group == key]
     return values[-1] if values else None
+
+
+def _forced(override: Override) -> str:
+    line = str(override.input_line)
+    if is_selection(override) or override.is_hydra_override() or override.is_delete():
+        return line
+    return f"++{line.lstrip('+')}"
 
 
 def _parse(override: str) -> Override:

@@ -63,7 +63,10 @@ def provenance(sources: Sequence[Source]) -> dict[str, str]:
     """Full key of each leaf -> label of the last source that set it."""
     found: dict[str, str] = {}
     for source in sources:
-        found.update(dict.fromkeys(source.content, source.label))
+        for key in source.content:
+            for above in _above(key):
+                found.pop(above, None)
+            found[key] = source.label
     return found
 
 
@@ -74,6 +77,12 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(child, f"{key}.{name}" if key else str(name))
     elif key:
         yield key, value
+
+
+def _above(key: str) -> Iterator[str]:
+    while "." in key:
+        key = key.rpartition(".")[0]
+        yield key
 
 
 def component_defaults(group: str, name: str) -> str:

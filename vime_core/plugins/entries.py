@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass
 from importlib import import_module, util
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vime_core.errors import PluginError
@@ -62,10 +63,15 @@ class Entry:
 
 
 def _is_installed(module: str) -> bool:
-    try:
-        return util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent package is missing
-        return False
+    # util.find_spec would import the parents of a dotted name.
+    name, *parts = module.split(".")
+    spec = util.find_spec(name)
+    for part in parts:
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None
 
 
 @dataclass(frozen=True, kw_only=True)

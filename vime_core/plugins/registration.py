@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from vime_core.errors import PluginError
 from vime_core.plugins.blame import blame
 from vime_core.plugins.hookcheck import check_hooks
@@ -146,3 +149,10 @@ def _check_entry(hook: str, entry: Entry) -> None:
             f"{entry.kind} entry {entry.name!r}: its config {entry.config.__name__} must derive from "
             f"{base.__module__}.{base.__name__}"
         )
+    try:
+        OmegaConf.structured(entry.config)
+    except OmegaConfBaseException as error:
+        raise PluginError(
+            f"{entry.kind} entry {entry.name!r}: its config {entry.config.__name__} cannot be configured: "
+            f"{str(error).splitlines()[0]}"
+        ) from error

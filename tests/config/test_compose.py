@@ -1,0 +1,182 @@
+"""What a right configuration becomes."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+
+from vime_core.config.compose import compose
+from vime_core.config.location import conf_folder
+from vime_core.config.render import render
+from vime_core.config.schema import Config
+from vime_core.config.slots import NAMED_SECTIONS, SEVERAL, SINGLE
+from vime_core.errors import ConfigError
+from vime_core.plugins.kinds import ENTRY_TYPES
+
+PATHS = ["model.path=/m", "data.train=/d.parquet"]
+
+
+def test_every_kind_has_a_place_in_the_tree():
+    fields = {field.name for field in dataclasses.fields(Config)}
+    assert sorted([*SINGLE, *SEVERAL]) == sorted(entry_type.group for entry_type in ENTRY_TYPES)
+    assert {*SINGLE, *NAMED_SECTIONS} <= fields
+
+
+def test_each_component_is_of_its_own_class_with_its_own_defaults(acme):
+    composed = acme(*PATHS, "algorithm.clip_ratio=0.3")
+    config = composed.config
+    assert isinstance(config, Config)
+    assert type(config.algorithm).__name__ == "AlgorithmSettings"
+    assert vars(config.algorithm) == {"name": "acme", "updates_per_rollout": 1, "clip_ratio": 0.3, "kind": "mean"}
+    assert type(config.rewards["acme"]).__name__ == "RewardSettings"
+    assert config.rewards["acme"].strictness == 3
+    assert (config.data.name, config.rollout_function.name) == ("files", "single_turn")
+    assert composed.components["rewards.acme"].entry.name == "acme"
+    assert composed.missing == []
+
+
+def test_several_components_of_a_kind_live_by_name(acme):
+    config = acme(*PATHS, "filter=[acme]", "tracker=acme", "observer=[acme]", "filters.acme.every=2").config
+    assert (config.filters["acme"].every, config.trackers["acme"].every, [*config.observers]) == (2, 1, ["acme"])
+    assert acme(*PATHS).config.filters == {}
+
+
+def test_held_out_sets_need_no_plus(acme):
+    config = acme(*PATHS, "evals.gsm8k.path=/e.parquet", "evals.gsm8k.samples_per_prompt=4").config
+    assert (config.evals["gsm8k"].path, config.evals["gsm8k"].samples_per_prompt) == ("/e.parquet", 4)
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_a_key_may_be_set_with_or_without_plus(acme, plus):
+    assert acme(f"{plus}train.steps=7").typed.train.steps == 7
+
+
+def test_auto_takes_the_defaults_of_what_it_chooses_and_keeps_what_the_user_sets(acme):
+    composed = acme("sync=auto", "sync.probe=false", "sync.segment=mine")
+    sync = composed.tree["sync"]
+    assert sync == {"name": "acme", "bucket_mib": 64, "probe": False, "probe_tolerance": None, "segment": "mine"}
+    assert composed.provenance["sync.name"] == "chosen automatically"
+    assert composed.provenance["sync.bucket_mib"] == "default of sync strategy acme"
+    assert composed.provenance["sync.probe"] == "command line"
+    assert composed.tree["accelerator"]["name"] in ("cpu", "cuda")
+
+
+def test_the_model_family_stays_auto_until_the_folder_is_read(acme):
+    composed = acme(*PATHS)
+    assert composed.config.model.name == "auto"
+    assert "model" not in composed.components
+
+
+def test_an_experiment_chooses_components_and_sets_keys(acme, experiment):
+    experiment("mine", "defaults:\n  - override /filter: [acme]\ntrain:\n  steps: 3\n  lr: 2e-6\n")
+    composed = acme("experiment=mine", "train.lr=3e-6")
+    assert composed.typed.train.steps == 3
+    assert composed.typed.train.lr == 3e-6
+    assert [*composed.typed.filters] == ["acme"]
+    assert composed.provenance["train.steps"] == "experiment/mine.yaml"
+    assert composed.provenance["train.lr"] == "command line"
+    assert composed.provenance["train.dtype"] == "default of training backend acme"
+    assert composed.provenance["run.seed"] == "default"
+    assert composed.provenance["algorithm.name"] == "command line"
+
+
+def test_experiments_can_be_combined_and_left_out(acme, experiment):
+    experiment("one", "train: {steps: 1}\nrun: {name: one}\n")
+    experiment("two", "train: {steps: 2}\n")
+    typed = acme("experiment=[one,two]").typed
+    assert (typed.train.steps, typed.run.name) == (2, "one")
+    assert acme("experiment=null").typed.run.name == "run"
+
+
+def test_a_file_of_a_component_group_extends_the_component(acme, tmp_path):
+    (tmp_path / "conf" / "algorithm").mkdir()
+    (tmp_path / "conf" / "algorithm" / "gentle.yaml").write_text("defaults: [acme]\nclip_ratio: 0.1\n")
+    composed = acme("algorithm=gentle")
+    assert (composed.typed.algorithm.name, composed.typed.algorithm.clip_ratio) == ("acme", 0.1)
+    assert composed.provenance["algorithm.clip_ratio"] == "algorithm/gentle.yaml"
+
+
+def test_interpolations_are_resolved(acme):
+    typed = acme(
+        "train.lr=1e-5", "train.lr_min=${train.lr}", "train.lr_schedule=linear", "run.name=lr_${train.lr}"
+    ).typed
+    assert (typed.train.lr_min, typed.run.name) == (1e-5, "lr_1e-05")
+
+
+def test_text_that_looks_like_a_number_stays_text(acme):
+    assert acme("run.name=007", "data.train='1e3'").tree["data"]["train"] == "1e3"
+
+
+def test_every_value_has_a_provenance_and_what_is_missing_is_known(acme):
+    composed = acme()
+    assert composed.missing == ["data.train", "model.path"]
+
+    def keys(tree, path=""):
+        for name, value in tree.items():
+            yield from keys(value, f"{path}{name}.") if isinstance(value, dict) and value else [f"{path}{name}"]
+
+    assert set(keys(composed.tree)) == set(composed.provenance)
+
+
+def test_a_saved_configuration_composes_to_itself_and_can_be_changed(acme, tmp_path):
+    first = acme(
+        *PATHS, "reward=[acme]", "evals.a.path=/e", "train.layers=[1,2]", "run.name='x: y'", "rollout.memory_gib=2"
+    )
+    saved = tmp_path / "saved" / "config.yaml"
+    saved.parent.mkdir()
+    saved.write_text(yaml.safe_dump(first.tree))
+    again = compose(config_file=saved)
+    assert again.tree == first.tree
+    assert again.config == first.config
+    changed = compose(["train.steps=9"], config_file=saved)
+    assert changed.typed.train.steps == 9
+    assert changed.provenance["train.lr"] == "config.yaml"
+    with pytest.raises(ConfigError, match="algorithm"):
+        compose(["algorithm=acme"], config_file=saved)
+
+
+def test_composing_leaves_nothing_behind(acme):
+    before = dict(ConfigStore.instance().repo)
+    acme()
+    assert ConfigStore.instance().repo == before
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_what_is_printed_is_the_tree(acme):
+    composed = acme("run.name='a # b'", "train.layers=[1,2]", "evals.a.path='null'", "rollout.memory_gib=1e-3")
+    assert yaml.safe_load(render(composed.tree, composed.provenance)) == composed.tree
+    assert yaml.safe_load(render(composed.tree)) == composed.tree
+    text = render(composed.tree, composed.provenance)
+    assert "  path: ???                                       # required: model.path=<value>\n" in text
+    assert any(line.split("  # ") == ["  layers: [1, 2]".ljust(48), "command line"] for line in text.splitlines())
+
+
+def test_the_files_are_found_beside_an_editable_installation():
+    folder = conf_folder()
+    assert (folder / "config.yaml").is_file()
+    assert folder == Path(__file__).resolve().parents[2] / "conf"
+
+
+SHIPPED = sorted(path.relative_to(conf_folder()) for path in conf_folder().glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=str)
+def test_every_shipped_file_composes(file):
+    composed = compose([f"{file.parent}={file.stem}"], require_available=False)
+    assert str(file) in {*composed.provenance.values()}
+
+
+def test_the_defaults_compose_with_the_components_of_the_repository():
+    tree = compose(require_available=False).tree
+    assert {key: tree[key]["name"] for key in SINGLE if key not in ("accelerator", "sync")} == {
+        "model": "auto",
+        "data": "files",
+        "algorithm": "grpo",
+        "train": "megatron",
+        "rollout": "vllm",
+        "rollout_function": "single_turn",
+    }
+    assert [*tree["rewards"]] == ["dapo_math"]
