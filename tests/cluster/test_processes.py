@@ -47,6 +47,25 @@ def test_end_trees_takes_children_and_spares_the_caller(tree):
         assert processes.identify(os.getpid()) not in ended
 
 
+def test_the_whole_tree_is_stopped_before_any_of_it_is_killed(tree, monkeypatch):
+    """Otherwise a supervisor could start a child again that was killed before it."""
+    sent = []
+    send = processes.send
+
+    def record(process, signum):
+        sent.append((signum, process))
+        send(process, signum)
+
+    monkeypatch.setattr(processes, "send", record)
+    with subprocess.Popen(tree.command, start_new_session=True) as root:
+        tree.started()
+        ended = processes.end_trees([processes.identify(root.pid)])
+    half = len(sent) // 2
+    assert {process for signum, process in sent[:half] if signum == signal.SIGSTOP} == ended
+    assert {process for signum, process in sent[half:] if signum == signal.SIGKILL} == ended
+    assert len(ended) == half == 3
+
+
 def test_a_tree_that_keeps_forking_is_ended_whole(tmp_path, wait_until):
     code = """
 import os, time
