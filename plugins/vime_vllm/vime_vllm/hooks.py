@@ -1,1 +1,36 @@
 """Registration only; implementations are imported when chosen."""
+
+from __future__ import annotations
+
+from vime_core import hookimpl
+from vime_core.plugins.entries import RolloutBackendEntry, SyncStrategyEntry
+from vime_vllm.config import ShmConfig, VllmConfig
+
+
+@hookimpl
+def vime_rollout_backends() -> list[RolloutBackendEntry]:
+    """The rollout backend `vllm`."""
+    return [
+        RolloutBackendEntry(
+            name="vllm",
+            summary="vLLM servers behind vllm-router; token ids in and out",
+            config=VllmConfig,
+            factory="vime_vllm.backend:VllmBackend",
+            requires=("vllm", "vllm_router"),
+        )
+    ]
+
+
+@hookimpl
+def vime_sync_strategies() -> list[SyncStrategyEntry]:
+    """The sync strategy `shm`."""
+    return [
+        SyncStrategyEntry(
+            name="shm",
+            summary="Weights through POSIX shared memory; trainer and engines on one node",
+            config=ShmConfig,
+            factory="vime_vllm.sync.shm:ShmSync",
+            requires=("vllm",),
+            rollout_backends=frozenset({"vllm"}),
+        )
+    ]

@@ -1,0 +1,101 @@
+"""vllm-router in front of the engines."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+from vime_core.cluster.guard import GuardedProcess
+from vime_core.errors import DeadlineError, EngineError
+from vime_vllm.command import router_command
+from vime_vllm.logs import cause_in
+from vime_vllm.ports import HOST, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vime_core.plugins.interfaces import RolloutContext
+
+POLL_S = 0.05
+PROBE_DEADLINE_S = 5.0
+ANSWER_S = 60.0
+"""The router's patience with an engine, beyond the driver's own, which is the one that users see."""
+
+
+class Router:
+    """The router's process, owned by the driver."""
+
+    def __init__(self, context: RolloutContext) -> None:
+        """Nothing runs before `start`."""
+        self._context = context
+        self._port = free_port()
+        self._log = context.log_folder / "router.log"
+        self._process: GuardedProcess | None = None
+        self._closing = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{HOST}:{self._port}"
+
+    def start(self, engine_urls: Sequence[str]) -> None:
+        """Start the process."""
+        command = router_command(
+            self._context.config,
+            engine_urls,
+            port=self._port,
+            metrics_port=free_port(),
+            deadline_s=self._context.generate_deadline + ANSWER_S,
+        )
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self._process = GuardedProcess(command, env=environment, log=self._log, keeper=self._context.keeper)
+        self._process.start()
+
+    def wait_ready(self) -> None:
+        """Wait until it answers and has found all engines.
+
+        Raises:
+            EngineError: when it ends before.
+            DeadlineError: when it does not answer in time.
+        """
+        end = time.monotonic() + self._context.start_deadline
+        while not self._answers():
+            self.check()
+            if time.monotonic() > end:
+                raise DeadlineError(
+                    f"the router did not answer within {self._context.start_deadline:g} s (log: {self._log})"
+                )
+            if self._closing.wait(POLL_S):
+                raise EngineError("the router was ended while it started")
+
+    def check(self) -> None:
+        """Return when the process is alive.
+
+        Raises:
+            EngineError: names its exit status and the cause in its log.
+        """
+        if (death := self.death()) is not None:
+            raise EngineError(death)
+
+    def death(self) -> str | None:
+        """What is known of its end, or None while it runs."""
+        status = self._process.poll() if self._process else None
+        if self._process is None or status is None:
+            return None
+        return f"the router ended with exit status {status}: {cause_in(self._process.log_tail())} (log: {self._log})"
+
+    def stop(self) -> None:
+        """End it; safe to call twice."""
+        self._closing.set()
+        if self._process is not None:
+            self._process.stop(self._context.stop_deadline)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=PROBE_DEADLINE_S) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False

@@ -1,0 +1,1 @@
+"""Sync strategies and their counterparts inside vLLM."""

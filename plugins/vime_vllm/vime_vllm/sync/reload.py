@@ -1,0 +1,53 @@
+"""Loading weights into a running vLLM model, whole or not at all. Runs inside vLLM.
+
+Only vLLM's layerwise reload works on every platform: after loading, its kernels keep weights in forms of their own, so
+nothing can be copied into the parameters that are left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import ModelConfig
+
+
+def begin(model: nn.Module) -> None:
+    """Let the model expect all its weights anew; until `finish` it cannot compute."""
+    initialize_layerwise_reload(model)
+
+
+def finish(model: nn.Module, config: ModelConfig) -> None:
+    """Put the loaded weights in place.
+
+    Raises:
+        ValueError: names the layers that did not get all their weights. vLLM itself would only warn, and go on with
+            the old ones.
+    """
+    missing = _incomplete(model)
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ValueError(f"the push left out weights of {shown}")
+    finalize_layerwise_reload(model, config)
+
+
+def _incomplete(model: nn.Module) -> list[str]:
+    return [name for name, layer in model.named_modules() if _lacks_weights(layer)]
+
+
+def _lacks_weights(layer: nn.Module) -> bool:
+    """Whether a layer still waits for parameters; layers that got all of theirs were finished on arrival."""
+    parameters = list(layer.parameters(recurse=False))
+    info = get_layerwise_info(layer)
+    if not parameters or not info.can_load():
+        return False
+    # The rows that pad a vocabulary are in no checkpoint.
+    padded = isinstance(layer, VocabParallelEmbedding)
+    expected = 1 if padded else sum(get_tensor_load_numel(parameter) for parameter in parameters)
+    return bool(info.load_numel < expected)
