@@ -270,6 +270,12 @@ def test_blocking_comes_before_the_import(site, monkeypatch, name, by_environmen
         plugins.select("reward", "acme")
 
 
+def test_blocking_what_is_not_there_is_a_warning(site):
+    install_acme(site, GOOD)
+    plugins = load_plugins(["acmee"])
+    assert plugins.warnings() == ["plugin 'acmee' is to be blocked, but none of that name is installed"]
+
+
 def test_a_missing_module_and_a_probe_say_why_an_entry_is_unavailable(site):
     body = """
         def broken(): raise OSError("no permission")

@@ -30,6 +30,8 @@ class Plugins:
     registered: Sequence[Registered]
     failed: Sequence[Failure]
     blocked: Sequence[PluginInfo]
+    unknown_blocks: Sequence[str]
+    """Names to block that no plugin has."""
 
     def entries(self, kind: str) -> dict[str, Registered]:
         """All entries of a kind by name, whether available or not; of two with one name the first.
@@ -89,9 +91,13 @@ class Plugins:
         return {plugin.name: (plugin.distribution, plugin.version) for plugin in self.loaded}
 
     def warnings(self) -> list[str]:
-        """One line for each plugin that failed and for each name that is not unique."""
+        """One line for each plugin that failed, each name that is not unique and each block of nothing."""
         conflicts = (self.conflict(registered) for registered in self.registered)
-        return [*map(str, self.failed), *dict.fromkeys(conflict for conflict in conflicts if conflict)]
+        return [
+            *map(str, self.failed),
+            *dict.fromkeys(conflict for conflict in conflicts if conflict),
+            *(f"plugin {name!r} is to be blocked, but none of that name is installed" for name in self.unknown_blocks),
+        ]
 
     def check_strict(self) -> None:
         """For `plugins.strict=true`.
@@ -140,7 +146,8 @@ def load_plugins(block: Iterable[str] = ()) -> Plugins:
     registered: list[Registered] = []
     failed: list[Failure] = []
     left_out: list[PluginInfo] = []
-    for candidate in discover():
+    candidates = discover()
+    for candidate in candidates:
         if {candidate.info.name, candidate.info.distribution} & blocked and not _is_core(candidate):
             left_out.append(candidate.info)
             continue
@@ -150,7 +157,8 @@ def load_plugins(block: Iterable[str] = ()) -> Plugins:
         else:
             loaded.append(candidate.info)
             registered += result
-    return Plugins(loaded=loaded, registered=registered, failed=failed, blocked=left_out)
+    known = {name for plugin in candidates for name in (plugin.info.name, plugin.info.distribution)}
+    return Plugins(loaded, registered, failed, left_out, unknown_blocks=sorted(blocked - known))
 
 
 def _is_core(candidate: Candidate) -> bool:
