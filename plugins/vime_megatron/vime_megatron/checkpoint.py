@@ -28,6 +28,17 @@ MODEL_FOLDER = "model"
 LAYOUT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": True}
 """Each optimizer tensor in the shape of its parameter, gathered on the first data-parallel rank over gloo."""
 
+UNREADABLE = (
+    mcore.CheckpointingException,
+    CheckpointException,
+    UnpicklingError,
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+)
+"""What Megatron and torch raise for files that are missing, cut off or of other tensors."""
+
 
 class InProcessSave(mcore.TorchDistSaveShardedStrategy):
     """Megatron's `torch_dist` format, written by this process.
@@ -81,10 +92,9 @@ def load(folder: Path, model: mcore.DistributedDataParallel, optimizer: mcore.Ch
         state = mcore.dist_checkpointing.load(_state(model, optimizer, loading=True), str(folder / MODEL_FOLDER))
         if first["world_size"] == distributed.get_world_size():
             restore_random_states(torch.load(_rank_file(folder, distributed.get_rank()), weights_only=True)["random"])
-    except (mcore.CheckpointingException, CheckpointException, OSError, KeyError, UnpicklingError) as error:
-        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except UNREADABLE as error:
         raise RunFolderError(
-            f"{folder} is not a checkpoint of this model ({cause}); resume from another one, or start anew"
+            f"{folder} is damaged or of another model ({_first_line(error)}); resume from another one, or start anew"
         ) from error
     model.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -123,6 +133,13 @@ def _state(
         "model": weights,
         "optimizer": optimizer.sharded_state_dict(weights, is_loading=loading, metadata=dict(LAYOUT)),
     }
+
+
+def _first_line(error: BaseException) -> str:
+    """What went wrong; torch wraps the errors of all ranks in one."""
+    if isinstance(error, CheckpointException):
+        error = next(iter(error.failures.values()))[0]
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _rank_file(folder: Path, rank: int) -> Path:

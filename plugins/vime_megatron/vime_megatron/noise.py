@@ -16,6 +16,7 @@ AT_IMPORT = (
 )
 
 IN_CALLS = (
+    r"TypedStorage is deprecated",
     r"Please use DTensor instead and we are deprecating ShardedTensor",
     r"`load_state_dict` is deprecated and will be removed",
     r"Warning: tp_group is None, using default tp group",

@@ -1,0 +1,210 @@
+"""Models, batches and backends for the tests of this plugin; each slow thing is made once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed
+
+from vime_core.accelerators.cpu import CpuAccelerator
+from vime_core.config.schema import AcceleratorConfig
+from vime_core.data.batching import build_update, pack
+from vime_core.plugins.interfaces import TrainContext
+from vime_core.testing.samples import make_sample, make_train_sample
+from vime_megatron import noise
+from vime_megatron.config import MegatronConfig
+from vime_qwen3.qwen3 import Qwen3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
+
+    from transformers import Qwen3ForCausalLM
+
+    from vime_core.models.geometry import ModelGeometry, TensorRule
+    from vime_core.plugins.interfaces import Algorithm
+    from vime_core.types import MicroBatch, TrainSample, UpdateBatch
+    from vime_megatron.backend import MegatronBackend
+
+HERE = Path(__file__).parent
+VOCABULARY = 128
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the warnings that `MegatronBackend.start` leaves out in a trainer process."""
+    for item in items:
+        if HERE in item.path.parents:
+            for pattern in noise.IN_CALLS:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore:{pattern.replace(':', '.')}"))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A Hugging Face folder with random weights."""
+
+    path: Path
+    geometry: ModelGeometry
+    tensor_map: Sequence[TensorRule]
+
+    def transformers(self) -> Qwen3ForCausalLM:
+        """The same model in transformers, float32."""
+        from transformers import Qwen3ForCausalLM
+
+        return Qwen3ForCausalLM.from_pretrained(self.path, dtype=torch.float32, attn_implementation="sdpa").eval()
+
+
+@pytest.fixture(scope="session")
+def ranks_program() -> ModuleType:
+    """`ranks_program.py`, for its functions."""
+    spec = importlib.util.spec_from_file_location("vime_megatron_ranks_program", HERE / "ranks_program.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Model]:
+    """Write a model with the family's tiny configuration, changed by keyword arguments."""
+    made: dict[str, Model] = {}
+
+    def make(**changes: Any) -> Model:
+        key = json.dumps(changes, sort_keys=True)
+        if key not in made:
+            made[key] = _write_model(tmp_path_factory.mktemp("model"), changes)
+        return made[key]
+
+    return make
+
+
+def _write_model(folder: Path, changes: dict[str, Any]) -> Model:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    family = Qwen3()
+    config = {**family.tiny(), **changes}
+    shard = config.pop("max_shard_size", "5GB")
+    torch.manual_seed(1)
+    model = Qwen3ForCausalLM(Qwen3Config(**config))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5)
+            else:
+                weight.normal_(0.0, 0.08)
+    model.save_pretrained(folder, max_shard_size=shard)
+    (folder / "config.json").write_text(json.dumps(config))
+    geometry = family.geometry(config, None)
+    return Model(folder, geometry, family.tensor_map(geometry))
+
+
+@pytest.fixture(scope="session")
+def model(make_model: Callable[..., Model]) -> Model:
+    """The family's tiny model."""
+    return make_model()
+
+
+@pytest.fixture(scope="session")
+def make_context() -> Callable[..., TrainContext]:
+    """A context for one rank; keyword arguments are settings, or fields of the context."""
+
+    def make(model: Model, **settings: Any) -> TrainContext:
+        fields = {
+            "temperature": 1.0,
+            "keep_reference": False,
+            "total_updates": 10,
+            **{
+                name: settings.pop(name)
+                for name in ("temperature", "keep_reference", "total_updates")
+                if name in settings
+            },
+        }
+        return TrainContext(
+            rank=0,
+            world_size=1,
+            config=MegatronConfig(**{"dtype": "float32", "lr": 1e-3, "logprob_chunk_tokens": 16, **settings}),
+            model_path=model.path,
+            geometry=model.geometry,
+            tensor_map=model.tensor_map,
+            accelerator=CpuAccelerator(AcceleratorConfig()),
+            device="cpu",
+            seed=0,
+            **fields,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def process_group() -> Iterator[None]:
+    """A gloo group of this process alone."""
+    store = distributed.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
+def start(process_group: None, make_context: Callable[..., TrainContext]) -> Iterator[Callable[..., MegatronBackend]]:
+    """Start a backend in this process, closing the one before: Megatron knows one set of ranks a process."""
+    from vime_megatron.backend import MegatronBackend
+
+    running: list[MegatronBackend] = []
+
+    def begin(model: Model, **settings: Any) -> MegatronBackend:
+        if running:
+            running.pop().close()
+        backend = MegatronBackend(make_context(model, **settings))
+        running.append(backend)
+        backend.start()
+        return backend
+
+    yield begin
+    for backend in running:
+        backend.close()
+
+
+@pytest.fixture(scope="session")
+def samples() -> list[TrainSample]:
+    """Two groups of samples of many lengths; one is all masked, one has holes in its mask."""
+    lengths = [(3, 7), (5, 1), (4, 12), (1, 2), (6, 9), (2, 4), (4, 3), (9, 5)]
+    made = []
+    for index, (prompt, response) in enumerate(lengths):
+        mask = np.ones(response, np.bool_)
+        if index == 2:
+            mask[3:6] = False
+        if index == 5:
+            mask[:] = False
+        sample = make_sample(
+            prompt, response, group=f"group{index // 4}", index=index % 4, mask=mask.tolist(), vocabulary=VOCABULARY
+        )
+        made.append(make_train_sample(sample))
+    return made
+
+
+def one_batch(
+    samples: Sequence[TrainSample], algorithm: Algorithm, max_tokens: int = 4096, **options: Any
+) -> UpdateBatch:
+    """The samples as an update of one rank."""
+    batches = build_update(samples, algorithm, max_tokens=max_tokens, ranks=1, **options)
+    assert batches is not None
+    return batches[0]
+
+
+@pytest.fixture(scope="session")
+def batch_of() -> Callable[..., UpdateBatch]:
+    """`one_batch`."""
+    return one_batch
+
+
+@pytest.fixture(scope="session")
+def packed(samples: list[TrainSample]) -> MicroBatch:
+    """All samples in one micro-batch."""
+    return pack(samples, range(len(samples)))
