@@ -34,6 +34,7 @@ class RunFolder:
         """Touches nothing; see `create` and `open`."""
         self.path = path.resolve()
         self.config_file = self.path / "config.yaml"
+        self.versions_file = self.path / "versions.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.log_file = self.path / "log.txt"
         self.logs = self.path / "logs"
@@ -89,6 +90,19 @@ class RunFolder:
         if not folder.config_file.is_file():
             raise RunFolderError(f"{path} is no run folder: it has no config.yaml")
         folder._make_subfolders()
+        return folder
+
+    @classmethod
+    def find(cls, path: Path) -> RunFolder:
+        """The run folder at `path`, to be read only: nothing in it is made or changed.
+
+        Raises:
+            RunFolderError: when there is none.
+        """
+        folder = cls(path)
+        if not folder.config_file.is_file():
+            problem = "it has no config.yaml" if folder.path.is_dir() else "there is no such folder"
+            raise RunFolderError(f"{path} is no run folder: {problem}; give one like outputs/<date>/<time>_<name>")
         return folder
 
     def is_blank(self) -> bool:

@@ -12,6 +12,7 @@ import xxhash
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.run.checkpoint import Checkpoint, CheckpointStore
 from vime_core.run.folder import RunFolder
+from vime_core.run.versions import write_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,6 +131,7 @@ def _prepare(folder: RunFolder, config: Config, tree: Mapping[str, Any]) -> Open
     checkpoints.clean()
     folder.cut_after(checkpoint.step if checkpoint else -1)
     folder.write_config(tree)
+    write_versions(folder.versions_file)
     return OpenRun(folder, checkpoints, checkpoint)
 
 
