@@ -173,8 +173,8 @@ def start(process_group: None, make_context: Callable[..., TrainContext]) -> Ite
 
 @pytest.fixture(scope="session")
 def samples() -> list[TrainSample]:
-    """Two groups of samples of many lengths; one is all masked, one has holes in its mask."""
-    lengths = [(3, 7), (5, 1), (4, 12), (1, 2), (6, 9), (2, 4), (4, 3), (9, 5)]
+    """Two groups of samples of many lengths; one is all masked, one has holes in its mask, one no response."""
+    lengths = [(3, 7), (5, 1), (4, 12), (1, 2), (6, 9), (2, 4), (4, 3), (9, 5), (3, 0)]
     made = []
     for index, (prompt, response) in enumerate(lengths):
         mask = np.ones(response, np.bool_)

@@ -67,7 +67,7 @@ def weights(backend: MegatronBackend) -> dict[str, torch.Tensor]:
 
 def vocabulary_parallel(
     hidden: torch.Tensor, weight: torch.Tensor, token_ids: torch.Tensor, position_ids: torch.Tensor, size: int
-) -> dict[str, torch.Tensor]:
+) -> dict[str, torch.Tensor | None]:
     """Log-probs, entropies and gradients with the rows of `weight` shared out over all ranks."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     share = weight.chunk(ranks)[rank].clone().requires_grad_()
@@ -109,7 +109,7 @@ def main(rank: int, world_size: int, port: int, folder: Path) -> None:
     store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=False, timeout=DEADLINE)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=DEADLINE)
     job = pickle.loads((folder / "job.pkl").read_bytes())
-    results: dict[str, list[Any]] = {"vocabulary": vocabulary_parallel(**job.pop("vocabulary"))}
+    results: dict[str, Any] = {"vocabulary": vocabulary_parallel(**job.pop("vocabulary"))}
     for name, parts in job.items():
         results[name] = [
             execute(replace(context, rank=rank, world_size=world_size), [_of_rank(call, rank) for call in calls])

@@ -24,16 +24,14 @@ def offsets(lengths: list[int]) -> np.ndarray:
 
 def attention() -> PackedAttention:
     config = SimpleNamespace(kv_channels=HEAD_DIM)
-    return PackedAttention(config, layer_number=1, attn_mask_type=None, attention_type="self")  # type: ignore[arg-type]
+    return PackedAttention(config, layer_number=1, attn_mask_type=None, attention_type="self")
 
 
-def one_call_a_sequence(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: list[int]
-) -> torch.Tensor:
+def one_call_a_sequence(inputs: list[torch.Tensor], lengths: list[int]) -> torch.Tensor:
     """softmax(q k / sqrt(d)) v below the diagonal, written out, for each sequence by itself."""
-    repeats = query.shape[2] // key.shape[2]
+    repeats = inputs[0].shape[2] // inputs[1].shape[2]
     outputs = []
-    for q, k, v in zip(*(tensor.squeeze(1).split(lengths) for tensor in (query, key, value)), strict=True):
+    for q, k, v in zip(*(tensor.squeeze(1).split(lengths) for tensor in inputs), strict=True):
         k, v = (tensor.repeat_interleave(repeats, dim=1) for tensor in (k, v))
         scores = torch.einsum("ihd,jhd->hij", q, k) / HEAD_DIM**0.5
         later = torch.ones(len(q), len(q), dtype=torch.bool).triu(1)
@@ -50,7 +48,7 @@ def test_attention_and_its_gradients_equal_one_call_a_sequence(lengths: list[int
     weights = torch.randn(sum(lengths), 1, heads[0] * HEAD_DIM, generator=generator, dtype=torch.float64)
     packed = lay_out(offsets(lengths), HOST)
     found = attention()(*inputs, None, packed_seq_params=packed)
-    expected = one_call_a_sequence(*inputs, lengths)
+    expected = one_call_a_sequence(inputs, lengths)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     gradients = (torch.autograd.grad((output * weights).sum(), inputs) for output in (found, expected))
     for ours, theirs in zip(*gradients, strict=True):
@@ -93,7 +91,7 @@ def test_not_a_number_in_one_sequence_stays_there(dtype: torch.dtype) -> None:
 def test_scale_of_the_configuration_is_used() -> None:
     query, key, value = torch.randn(3, 6, 1, 2, HEAD_DIM, generator=torch.Generator().manual_seed(0))
     config = SimpleNamespace(kv_channels=HEAD_DIM)
-    module = PackedAttention(config, 1, None, "self", softmax_scale=0.25)  # type: ignore[arg-type]
+    module = PackedAttention(config, 1, None, "self", softmax_scale=0.25)
     found = module(query, key, value, None, packed_seq_params=lay_out(offsets([6]), HOST))
     q, k, v = (tensor.transpose(0, 2).transpose(0, 1) for tensor in (query, key, value))
     expected = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.25)

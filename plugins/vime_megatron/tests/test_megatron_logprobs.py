@@ -75,8 +75,9 @@ def test_gradients_of_float64() -> None:
     hidden, weight, token_ids = tensors(6, 7, 3, 0)
     positions = torch.tensor([0, 1, 2, 0, 1, 2])
 
-    def both(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def both(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         found = chunked(hidden, weight, token_ids, positions, 0.8)
+        assert found.entropy is not None
         return found.logprobs, found.entropy
 
     assert torch.autograd.gradcheck(both, (hidden, weight))

@@ -32,7 +32,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
+@pytest.fixture(params=list(CONFIGURATIONS.values()), ids=list(CONFIGURATIONS))
 def configured(request: pytest.FixtureRequest, make_model: Callable[..., Any]) -> Any:
     return make_model(**request.param)
 

@@ -62,7 +62,7 @@ def job(context: Callable[..., Any], model: Any, samples: list[Any], folder: Pat
         scenarios[name] = [(context(model), [update, ("gradients",), ("weights",)])]
     algorithm = GRPO(GRPOConfig())
     scenarios["masked"] = [(context(model), [("update", masked_on_first_rank(samples), algorithm), ("gradients",)])]
-    halves = [pack(samples, range(4)), pack(samples, range(4, 8))]
+    halves = [pack(samples, range(4)), pack(samples, range(4, len(samples)))]
     scenarios["logprobs"] = [
         (context(model, keep_reference=True), [("data_parallel",), ("logprobs", [[halves[0]], [halves[1]]])])
     ]
@@ -92,7 +92,7 @@ def results(folder: Path, make_context: Callable[..., Any], model: Any, samples:
         processes = []
         for rank in range(2):
             errors = stack.enter_context((folder / f"errors_{rank}.txt").open("wb"))
-            command = [sys.executable, program, str(rank), "2", str(store.port), str(folder)]
+            command = [sys.executable, str(program), str(rank), "2", str(store.port), str(folder)]
             processes.append(subprocess.Popen(command, stderr=errors))
             stack.callback(processes[-1].wait)
             stack.callback(processes[-1].kill)

@@ -111,7 +111,7 @@ def random_states() -> dict[str, Any]:
             "state": {**numpy["state"], "key": torch.from_numpy(numpy["state"]["key"].astype(np.int64))},
         },
         "torch": torch.get_rng_state(),
-        "devices": torch.cuda.get_rng_state_all() if compat.has_device() else [],
+        "devices": compat.device_random_states(),
     }
 
 
@@ -121,8 +121,7 @@ def restore_random_states(states: dict[str, Any]) -> None:
     numpy = states["numpy"]
     np.random.set_state({**numpy, "state": {**numpy["state"], "key": numpy["state"]["key"].numpy().astype(np.uint32)}})
     torch.set_rng_state(states["torch"])
-    if states["devices"]:
-        torch.cuda.set_rng_state_all(states["devices"])
+    compat.restore_device_random_states(states["devices"])
 
 
 def _state(

@@ -77,8 +77,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
         scale * (g * ([j is the target] - p_j) - e * p_j * (log p_j + h))
 
-    Logits are computed again in the backward pass. The weight's gradient is summed over chunks in float32 and
-    rounded once, as one large product would be.
+    Logits are computed again in the backward pass; the weight's gradient is summed over chunks in float32.
     """
 
     @staticmethod

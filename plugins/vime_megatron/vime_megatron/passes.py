@@ -47,6 +47,7 @@ class Passes:
 
     Args:
         model: the model in Megatron's data-parallel wrapper.
+        policy: the model itself.
         device: of the model.
         temperature: divides all logits.
         chunk_tokens: most tokens whose logits exist at one time.

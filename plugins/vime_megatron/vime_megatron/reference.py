@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from vime_megatron import compat
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,7 +34,7 @@ class ReferenceWeights:
 
 
 def _host_copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [buffer.cpu() if buffer.is_cuda else buffer.clone() for buffer in buffers]
+    return [buffer.to(compat.HOST, copy=True) for buffer in buffers]
 
 
 def _write(values: list[torch.Tensor], buffers: list[torch.Tensor]) -> None:

@@ -13,17 +13,37 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_megatron.compat.adam import ADAM_GUARDS
-from vime_megatron.compat.cuda import CUDA_GUARDS
+from vime_megatron.compat.cuda import CUDA_GUARDS, HOST
 
 if TYPE_CHECKING:
     from vime_megatron.compat.guard import Guard
 
-__all__ = ["ADAM_GUARDS", "CUDA_GUARDS", "has_device", "install", "needed"]
+__all__ = [
+    "ADAM_GUARDS",
+    "CUDA_GUARDS",
+    "HOST",
+    "device_random_states",
+    "has_device",
+    "install",
+    "needed",
+    "restore_device_random_states",
+]
 
 
 def has_device() -> bool:
     """Whether torch sees a CUDA or ROCm device."""
     return torch.cuda.is_available()
+
+
+def device_random_states() -> list[torch.Tensor]:
+    """State of the generator of every visible device."""
+    return torch.cuda.get_rng_state_all() if has_device() else []
+
+
+def restore_device_random_states(states: list[torch.Tensor]) -> None:
+    """Undo `device_random_states`."""
+    if states:
+        torch.cuda.set_rng_state_all(states)
 
 
 def needed() -> list[Guard]:

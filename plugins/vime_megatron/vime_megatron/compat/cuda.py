@@ -17,6 +17,7 @@ import torch
 from vime_megatron.compat.guard import Guard, Site
 
 HOST = torch.device("cpu")
+"""Where tensors live that belong to no accelerator."""
 
 FACTORIES = ("tensor", "zeros")
 """Functions of torch that the guarded modules call with `device="cuda"`."""
