@@ -103,7 +103,7 @@ def test_descendants_of_the_driver_can_be_registered(driver, victim, wait_until)
     assert register_descendants(driver.client, os.getpid()) >= 2
     driver.client.forget_process(driver.process.pid)
     driver.vanish()
-    assert victim.wait() == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL
     wait_until(keeper_gone(driver))
 
 
@@ -175,8 +175,15 @@ def test_the_keeper_outlives_what_ends_its_driver(driver, victim, wait_until, si
     os.kill(driver.keeper.pid, signum)
     os.killpg(driver.process.pid, signum)
     driver.process.wait()
-    assert victim.wait() == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL
     wait_until(keeper_gone(driver))
+
+
+def test_the_keeper_is_not_in_the_group_of_its_driver(driver, victim):
+    driver.client.register_process(victim.pid)
+    os.killpg(driver.process.pid, signal.SIGKILL)
+    driver.process.wait()
+    assert victim.wait(60) == -signal.SIGKILL
 
 
 def test_a_registration_that_comes_late_is_ended_too(victim, monkeypatch):
@@ -197,7 +204,7 @@ def test_a_registration_that_comes_late_is_ended_too(victim, monkeypatch):
     monkeypatch.setattr(processes, "end_trees", end_and_register)
     register(victim.pid)
     end_processes(registry, 60)
-    assert victim.wait() == late.wait() == -signal.SIGKILL
+    assert victim.wait(60) == late.wait() == -signal.SIGKILL
 
 
 def test_a_guarded_process_registers_itself(driver, tree, tmp_path):
@@ -216,7 +223,7 @@ def test_many_registrations_at_once(driver, victim):
     for thread in threads:
         thread.join()
     driver.vanish()
-    assert victim.wait() == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL
 
 
 def test_a_keeper_without_a_log_folder(run_id, tmp_path):

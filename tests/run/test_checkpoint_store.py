@@ -161,7 +161,7 @@ def test_another_format_is_refused_by_one_line(store):
 @pytest.mark.parametrize("keep_last", [1, 2])
 @pytest.mark.parametrize("kill_in", ["begin", "write_manifest", "sync_tree", "rename", "rmtree"])
 def test_a_process_killed_while_saving_leaves_a_whole_checkpoint(tmp_path, kill_in, keep_last):
-    """SIGKILL at the entry of each stage: the newest checkpoint is whole, and saving goes on."""
+    """SIGKILL at each stage: what looks like a checkpoint is whole, and saving goes on."""
     code = """
         import os, shutil, signal, sys
         from pathlib import Path
@@ -170,6 +170,10 @@ def test_a_process_killed_while_saving_leaves_a_whole_checkpoint(tmp_path, kill_
 
         def die(*args, **options):
             os.kill(os.getpid(), signal.SIGKILL)
+
+        def delete_half(folder):
+            os.unlink(folder / "weights")
+            die()
 
         store = CheckpointStore(Path(sys.argv[1]), int(sys.argv[3]))
         for step in (1, 2, 3):
@@ -180,7 +184,7 @@ def test_a_process_killed_while_saving_leaves_a_whole_checkpoint(tmp_path, kill_
                 if kill_in == "begin":
                     die()
                 owner = {"rename": os, "rmtree": shutil}.get(kill_in, checkpoint)
-                setattr(owner, kill_in, die)
+                setattr(owner, kill_in, delete_half if kill_in == "rmtree" else die)
             store.commit(step, {"step": step})
     """
     arguments = [str(tmp_path), kill_in, str(keep_last)]
@@ -189,6 +193,7 @@ def test_a_process_killed_while_saving_leaves_a_whole_checkpoint(tmp_path, kill_
     store = CheckpointStore(tmp_path, keep_last)
     newest = 3 if kill_in == "rmtree" else 2
     assert store.latest().step == newest
+    assert [store.load(step).step for step in store.steps()] == store.steps()
     store.clean()
     folder = store.begin(4)
     (folder / "weights").write_bytes(b"w")
