@@ -56,10 +56,12 @@ def run_id():
 
 
 @pytest.fixture
-def driver(run_script, run_id, tmp_path):
+def driver(run_script, run_id, tmp_path, wait_until):
     driver = Driver(run_script(DRIVER, run_id, tmp_path))
     yield driver
-    processes.send(driver.keeper, signal.SIGKILL)
+    driver.vanish()
+    processes.send(driver.keeper, signal.SIGCONT)
+    wait_until(keeper_gone(driver))
 
 
 @pytest.fixture
