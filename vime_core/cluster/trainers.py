@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from vime_core.config.schema import AcceleratorConfig, AlgorithmConfig, DeadlineConfig, SyncConfig, TrainConfig
     from vime_core.models.geometry import ModelGeometry, TensorRule
+    from vime_core.plugins.interfaces import Algorithm, SyncStrategy, TrainBackend
     from vime_core.types import EngineEndpoint, Float32Array, MicroBatch, PushReport, UpdateBatch, UpdateReport
 
 
@@ -53,6 +54,9 @@ class TrainWorker:
         self._plugins = load_plugins(spec.blocked_plugins)
         self._check_plugins()
         self._store: Any = None
+        self._algorithm: Algorithm
+        self._backend: TrainBackend
+        self._sync: SyncStrategy
 
     def _check_plugins(self) -> None:
         here, driver = dict(self._plugins.versions()), dict(self._spec.plugin_versions)
@@ -200,7 +204,8 @@ class TrainerGroup:
     def push(self, version: int) -> PushReport:
         """Push the weights into the (paused) engines, as policy `version`."""
         reports = self._call("push", [(version,)] * len(self._actors), self._spec.deadlines.push)
-        return next(report for report in reports if report is not None)
+        pushed: PushReport = next(report for report in reports if report is not None)
+        return pushed
 
     def save(self, folder: Path) -> None:
         """Write the trainer's state below `folder`."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vime_core.loop.clock import StageClock
-from vime_core.rollout.metrics import rollout_metrics
+from vime_core.rewards.failures import check_failures
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
     from typing import TypeVar
 
     from vime_core.loop.parts import Parts
-    from vime_core.run.checkpoint import Checkpoint
     from vime_core.rollout.collect import Collected
+    from vime_core.run.checkpoint import Checkpoint
     from vime_core.types import TrainSample
 
     Result = TypeVar("Result")
@@ -38,8 +38,6 @@ class ColocatedLoop:
         self._begin(checkpoint)
         while self._step < last:
             self._run_step(self._step + 1)
-        if self._step == 0:
-            self._save({"step": 0.0})
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
         parts = self._parts
@@ -53,14 +51,14 @@ class ColocatedLoop:
 
     def _run_step(self, step: int) -> None:
         parts, clock = self._parts, StageClock()
-        with clock.stage("rollout"):
-            collected = self._await(parts.collector.collect(step))
-        parts.reporter.groups_scored(step, collected.groups)
+        collected = self._await(parts.collector.collect(step, self._version))
+        check_failures(collected.scored, parts.config.reward_pool.max_failure_ratio)
+        parts.reporter.groups_scored(step, collected.scored)
         samples = parts.algorithm.advantages(collected.groups)
         with clock.stage("switch"):
             self._give_devices_to_trainer()
         trained = parts.trainer.step(samples, clock)
-        metrics = {**self._rollout_metrics(collected, clock), **trained}
+        metrics = {**collected.metrics, **self._speed(collected), **trained}
         with clock.stage("sync"):
             metrics |= self._publish(int(trained["train/updates"]))
         if self._evaluation_is_due(step):
@@ -120,18 +118,16 @@ class ColocatedLoop:
         return bool(every) and (step % every == 0 or step == self._parts.config.train.steps)
 
     def _evaluate(self) -> dict[str, float]:
-        return self._await(self._parts.evaluator.evaluate())
+        return self._await(self._parts.evaluator.evaluate(self._version))
 
-    def _rollout_metrics(self, collected: Collected, clock: StageClock) -> dict[str, float]:
-        parts = self._parts
-        tokens = sum(len(sample.response_ids) for group in collected.groups for sample in group.samples)
-        devices = parts.config.rollout.num_engines * parts.config.rollout.tensor_parallel_size
-        speed = tokens / clock.seconds("rollout") / devices
-        return {**rollout_metrics(collected.groups), **collected.metrics, "perf/tokens_per_gpu_per_second": speed}
+    def _speed(self, collected: Collected) -> dict[str, float]:
+        rollout = self._parts.config.rollout
+        devices = rollout.num_engines * rollout.tensor_parallel_size
+        return {"perf/tokens_per_gpu_per_second": collected.response_tokens / collected.rollout_seconds / devices}
 
     def _record(self, step: int, collected: Collected, samples: list[TrainSample]) -> None:
         if self._parts.config.run.save_rollouts:
-            self._parts.folder.write_rollouts(step, collected.groups, {s.sample.key: s.advantages for s in samples})
+            self._parts.folder.write_rollouts(step, collected.scored, {s.sample.key: s.advantages for s in samples})
 
     def _finish_step(self, metrics: Mapping[str, float], clock: StageClock) -> None:
         """Metrics are written before the checkpoint is complete: a checkpoint never lacks those of its step."""

@@ -1,0 +1,77 @@
+"""Everything that can be read and checked before a process starts: here the user's mistakes are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vime_core.accelerators.threads import ThreadPlan, plan_threads
+from vime_core.cluster.placement import Layout
+from vime_core.config.validate import check_model, check_sampling
+from vime_core.data.config import FilesConfig
+from vime_core.data.tokenizer import Tokenizer
+from vime_core.rollout.evaluate import EvalSet, load_eval_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.schema import Config
+    from vime_core.models.hf import LocalModel
+    from vime_core.plugins.interfaces import Accelerator, Algorithm, Filter, PromptSource, RolloutFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a run is made from."""
+
+    composed: ComposedConfig
+    config: Config
+    accelerator: Accelerator
+    model: LocalModel
+    tokenizer: Tokenizer
+    source: PromptSource
+    eval_sets: Sequence[EvalSet]
+    algorithm: Algorithm
+    function: RolloutFunction
+    filters: Sequence[Filter]
+    layout: Layout
+    threads: ThreadPlan
+
+
+def prepare(composed: ComposedConfig) -> Inputs:
+    """Read model folder and data, build what needs no process of its own, and check that all fits together.
+
+    Raises:
+        UserError: one line that names what is wrong and what to do.
+    """
+    config, components = composed.config, composed.components
+    accelerator: Accelerator = components["accelerator"].build(config.accelerator)
+    model = check_model(composed)
+    algorithm: Algorithm = components["algorithm"].build(config.algorithm)
+    check_sampling(config, algorithm.needs())
+    tokenizer = Tokenizer(model.path, config.model.chat_template)
+    limit = config.rollout.max_prompt_tokens
+    keys = config.data if isinstance(config.data, FilesConfig) else FilesConfig()
+    layout = Layout(config.train.world_size, config.rollout.num_engines, config.rollout.tensor_parallel_size)
+    return Inputs(
+        composed=composed,
+        config=config,
+        accelerator=accelerator,
+        model=model,
+        tokenizer=tokenizer,
+        source=components["data"].build(config.data, tokenizer, config.run.seed, limit),
+        eval_sets=load_eval_sets(config.evals, keys, tokenizer, limit) if config.eval.every else [],
+        algorithm=algorithm,
+        function=components["rollout_function"].build(config.rollout_function),
+        filters=[components[f"filters.{name}"].build(settings) for name, settings in config.filters.items()],
+        layout=layout,
+        threads=plan_threads(
+            accelerator.device_count() if accelerator.ray_resource == "CPU" else 2 * layout.bundles,
+            ranks=layout.ranks,
+            engines=layout.engines,
+            taking_turns=True,
+            trainer=config.train.threads,
+            engine=config.rollout.threads,
+        ),
+    )

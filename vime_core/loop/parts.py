@@ -1,0 +1,238 @@
+"""The running parts of a run: started side by side, ended in reverse order whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vime_core.cluster.keeper import Keeper
+from vime_core.cluster.placement import Placement
+from vime_core.cluster.runtime import RayRuntime
+from vime_core.cluster.trainers import TrainerGroup, TrainerSpec
+from vime_core.loop.probe import Probe
+from vime_core.loop.training import Trainer
+from vime_core.plugins.interfaces import RolloutContext
+from vime_core.rewards.pool import RewardPool, RewardSpec
+from vime_core.rollout.collect import Collector
+from vime_core.rollout.evaluate import Evaluator
+from vime_core.run.metrics import MetricsWriter
+from vime_core.run.progress import Progress
+from vime_core.run.report import Reporter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from vime_core.config.schema import Config
+    from vime_core.loop.inputs import Inputs
+    from vime_core.plugins.interfaces import Accelerator, Algorithm, PromptSource, RolloutBackend
+    from vime_core.run.checkpoint import CheckpointStore
+    from vime_core.run.folder import RunFolder
+    from vime_core.run.resume import OpenRun
+    from vime_core.types import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything a loop works with, started."""
+
+    config: Config
+    accelerator: Accelerator
+    algorithm: Algorithm
+    source: PromptSource
+    events: asyncio.AbstractEventLoop
+    """Runs all that waits for engines and rewards."""
+    rollout: RolloutBackend
+    collector: Collector
+    evaluator: Evaluator
+    trainers: TrainerGroup
+    trainer: Trainer
+    probe: Probe
+    folder: RunFolder
+    checkpoints: CheckpointStore
+    reporter: Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What marks the processes and shared memory of one run."""
+
+    id: str
+    key: str
+    """Engines and router answer only to who knows it."""
+
+    @classmethod
+    def new(cls) -> Identity:
+        """Random."""
+        return cls(id=secrets.token_hex(4), key=secrets.token_urlsafe(32))
+
+
+@contextmanager
+def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
+    """Start keeper, Ray, trainer, engines and scoring processes; end them all on leaving.
+
+    Raises:
+        VimeError: the first cause, when a part does not start.
+    """
+    config, identity = inputs.config, Identity.new()
+    with ExitStack() as stack:
+        reporter = stack.enter_context(closing(_reporter(inputs, run)))
+        reporter.note(f"run folder: {run.folder.path}")
+        keeper = Keeper.start(identity.id, run.folder.logs)
+        stack.callback(keeper.close, config.deadlines.stop)
+        pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
+        stack.callback(pool.close)
+        pool.start()
+        resources = {"CPU": max(inputs.layout.bundles, 1), "GPU": 0}
+        if inputs.accelerator.ray_resource == "GPU":
+            resources["GPU"] = inputs.accelerator.device_count()
+        stack.enter_context(
+            RayRuntime(
+                resources=resources,
+                object_store_bytes=config.cluster.object_store_mib << 20,
+                keeper=keeper.address,
+            )
+        )
+        placement = Placement(inputs.layout, inputs.accelerator.ray_resource)
+        placement.create(config.deadlines.start)
+        trainers = _trainers(inputs, placement, identity)
+        stack.callback(trainers.close)
+        rollout = _rollout(inputs, placement, identity, keeper.address, run.folder.logs)
+        stack.callback(rollout.close)
+        reporter.note(f"starting {config.train.world_size} trainer ranks and {config.rollout.num_engines} engines")
+        start_side_by_side([trainers.start, rollout.start])
+        events = asyncio.new_event_loop()
+        stack.callback(events.close)
+        yield _assemble(inputs, run, reporter, pool, trainers, rollout, events)
+
+
+def start_side_by_side(starts: Sequence[Callable[[], None]]) -> None:
+    """Call all at once and return when all have; the first failure is raised without waiting for the others."""
+    executor = ThreadPoolExecutor(len(starts), thread_name_prefix="start")
+    futures = [executor.submit(start) for start in starts]
+    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    executor.shutdown(wait=False)
+    for future in done:
+        future.result()
+
+
+def _assemble(
+    inputs: Inputs,
+    run: OpenRun,
+    reporter: Reporter,
+    pool: RewardPool,
+    trainers: TrainerGroup,
+    rollout: RolloutBackend,
+    events: asyncio.AbstractEventLoop,
+) -> Parts:
+    config = inputs.config
+    seed, stop_ids = config.run.seed, inputs.model.geometry.eos_token_ids
+    shared = (inputs.function, rollout, pool, inputs.tokenizer)
+    return Parts(
+        config=config,
+        accelerator=inputs.accelerator,
+        algorithm=inputs.algorithm,
+        source=inputs.source,
+        events=events,
+        rollout=rollout,
+        collector=Collector(inputs.source, *shared, inputs.filters, config.rollout, seed, stop_ids),
+        evaluator=Evaluator(inputs.eval_sets, *shared, config.rollout, seed, stop_ids),
+        trainers=trainers,
+        trainer=Trainer(trainers, inputs.algorithm, config.train),
+        probe=Probe(
+            config.sync,
+            dtype=config.train.dtype,
+            prompt=_peek(inputs.source),
+            temperature=config.rollout.temperature,
+            seed=seed,
+        ),
+        folder=run.folder,
+        checkpoints=run.checkpoints,
+        reporter=reporter,
+    )
+
+
+def _peek(source: PromptSource) -> Prompt:
+    """The next prompt, which stays the next one."""
+    state = source.state()
+    [prompt] = source.take(1)
+    source.restore(state)
+    return prompt
+
+
+def _reporter(inputs: Inputs, run: OpenRun) -> Reporter:
+    config, components = inputs.config, inputs.composed.components
+    return Reporter(
+        MetricsWriter(run.folder.metrics_file),
+        Progress(config.train.steps),
+        {name: components[f"trackers.{name}"].build(c, run.folder.path) for name, c in config.trackers.items()},
+        {name: components[f"observers.{name}"].build(c) for name, c in config.observers.items()},
+    )
+
+
+def _reward_specs(inputs: Inputs) -> list[RewardSpec]:
+    components = inputs.composed.components
+    return [
+        RewardSpec(name=name, factory=components[f"rewards.{name}"].entry.factory, config=settings)
+        for name, settings in inputs.config.rewards.items()
+    ]
+
+
+def _trainers(inputs: Inputs, placement: Placement, identity: Identity) -> TrainerGroup:
+    config, needs = inputs.config, inputs.algorithm.needs()
+    spec = TrainerSpec(
+        train=config.train,
+        algorithm=config.algorithm,
+        sync=config.sync,
+        accelerator=config.accelerator,
+        model_path=inputs.model.path,
+        geometry=inputs.model.geometry,
+        tensor_map=inputs.model.tensor_map,
+        temperature=config.rollout.temperature,
+        keep_reference=needs.ref_logprobs,
+        total_updates=config.train.steps * needs.updates_per_rollout,
+        seed=config.run.seed,
+        threads=inputs.threads.trainer,
+        blocked_plugins=tuple(config.plugins.block),
+        plugin_versions=inputs.composed.plugins.versions(),
+        deadlines=config.deadlines,
+    )
+    marks = {"VIME_RUN_ID": identity.id, "VIME_PUSH_DEADLINE_S": str(config.deadlines.push)}
+    options = [
+        placement.options(rank, inputs.accelerator.child_environment([rank], inputs.threads.trainer) | marks)
+        for rank in range(config.train.world_size)
+    ]
+    return TrainerGroup(spec, options)
+
+
+def _rollout(inputs: Inputs, placement: Placement, identity: Identity, keeper: str, log_folder: Path) -> RolloutBackend:
+    config, threads = inputs.config, inputs.threads.engine
+    engine_options = []
+    for engine in range(config.rollout.num_engines):
+        bundles = inputs.layout.engine_bundles(engine)
+        environment = inputs.accelerator.child_environment(bundles, threads)
+        engine_options.append(placement.options(bundles[0], environment))
+    context = RolloutContext(
+        config=config.rollout,
+        model_path=inputs.model.path,
+        geometry=inputs.model.geometry,
+        accelerator=inputs.accelerator,
+        sync=config.sync.name,
+        dtype=config.train.dtype,
+        run_id=identity.id,
+        run_key=identity.key,
+        seed=config.run.seed,
+        threads=threads,
+        engine_options=engine_options,
+        keeper=keeper,
+        log_folder=log_folder,
+        start_deadline=config.deadlines.start,
+        generate_deadline=config.deadlines.generate,
+        stop_deadline=config.deadlines.stop,
+    )
+    backend: RolloutBackend = inputs.composed.components["rollout"].build(context)
+    return backend

@@ -1,0 +1,76 @@
+"""One training run, from a composed configuration to its end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from vime_core.cluster.calls import first_line
+from vime_core.loop.colocated import ColocatedLoop
+from vime_core.loop.inputs import prepare
+from vime_core.loop.parts import started
+from vime_core.run.log import log_to
+from vime_core.run.report import DONE
+from vime_core.run.resume import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from vime_core.config.compose import ComposedConfig
+    from vime_core.loop.parts import Parts
+    from vime_core.run.resume import OpenRun
+
+log = logging.getLogger(__name__)
+
+INTERRUPTED = "interrupted"
+
+
+def run(composed: ComposedConfig) -> int:
+    """Train; returns the exit status.
+
+    Raises:
+        VimeError: the first cause of a run that could not start or go on.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once everything has ended.
+    """
+    inputs = prepare(composed)
+    opened = open_run(inputs.config, composed.tree)
+    with log_to(opened.folder.log_file, "driver"), _terminated_like_interrupted():
+        try:
+            with started(inputs, opened) as parts:
+                _loop(parts, opened, composed)
+        except Exception:
+            log.exception("the run failed")
+            raise
+        finally:
+            opened.folder.unlock()
+    return 0
+
+
+def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> None:
+    reason = INTERRUPTED
+    try:
+        parts.reporter.run_started(composed.tree)
+        ColocatedLoop(parts).run(opened.checkpoint)
+        reason = DONE
+    except Exception as error:
+        reason = first_line(error)
+        raise
+    finally:
+        parts.reporter.run_finished(reason)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run in the same order as Ctrl-C."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
