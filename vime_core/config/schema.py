@@ -180,7 +180,10 @@ class RewardPoolConfig:
     workers: int = option(1, low=1)
     """Scoring processes."""
     time_limit_s: float = option(10.0, above=0)
-    """Longest a verdict may take before its process is ended and the status is `timeout`."""
+    """Longest a verdict may take before its process is ended and the status is `timeout`; time that the process waits
+    for a core does not count."""
+    memory_limit_mib: int | None = option(4096, low=256)
+    """Mebibytes of data that a scoring process may allocate; past them the status is `error`. No limit when null."""
     max_failure_ratio: float = option(0.1, low=0, high=1)
     """Share of samples of a step with status `timeout` or `error` past which the run stops."""
 
