@@ -1,11 +1,14 @@
 """What the plugin registers, and the reward object."""
 
+import asyncio
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from vime_core.config.schema import RewardPoolConfig
+from vime_core.rewards.pool import RewardPool, RewardSpec
 from vime_core.types import Prompt, Sample, Verdict
 from vime_math_verifier.hooks import vime_rewards
 
@@ -50,3 +53,18 @@ def test_reward_imports_nothing_heavy():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_scores_in_the_pool():
+    (entry,) = vime_rewards()
+    spec = RewardSpec(entry.name, entry.factory, entry.config(wrong_score=-1.0))
+    samples = [sample_with("Answer: 34"), sample_with("Answer: 35"), sample_with("no")]
+    with RewardPool([spec], config=RewardPoolConfig(time_limit_s=60.0)) as pool:
+        verdicts = asyncio.run(pool.score(samples, Prompt(id="p", messages=(), token_ids=(1,), label="34")))
+        [broken] = asyncio.run(pool.score(samples[:1], Prompt(id="p", messages=(), token_ids=(1,), label="x")))
+    assert [(verdict.score, verdict.status) for verdict in verdicts] == [
+        (1.0, "correct"),
+        (-1.0, "wrong"),
+        (-1.0, "unparseable"),
+    ]
+    assert broken == Verdict(0.0, "error", None, "dapo_math: ground truth 'x' is not an integer")
