@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train a model",
     "config": "print the configuration of a run, and where each value came from",
     "plugins": "list the components there are, and why some cannot be used",
+    "report": "write curves, verdicts and samples of a run into one HTML page",
 }
 """Command -> summary; each is a module beside this one with a function `run(arguments, *, show_traceback)`."""
 
