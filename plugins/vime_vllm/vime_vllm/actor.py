@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vime_core.cluster.guard import GuardedProcess
 from vime_core.errors import DeadlineError, EngineError
+from vime_vllm.leftovers import Leftovers
 from vime_vllm.logs import cause_in
 from vime_vllm.ports import HOST, free_port
 
@@ -32,6 +33,7 @@ class EngineSpec:
     environment: Mapping[str, str]
     """On top of the owner's own."""
     log: Path
+    run_id: str
     keeper: str
     """Address of the node's keeper."""
 
@@ -46,9 +48,10 @@ class EngineActor:
         self._url = f"http://{HOST}:{(port := free_port())}"
         # Ray's variables are left out: its token is none of the server's business.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self._leftovers = Leftovers(spec.run_id, spec.name, spec.keeper)
         self._process = GuardedProcess(
             [*spec.command, "--port", str(port)],
-            env={**inherited, **spec.environment},
+            env={**inherited, **spec.environment, **self._leftovers.environment},
             log=spec.log,
             keeper=spec.keeper,
         )
@@ -98,9 +101,10 @@ class EngineActor:
             raise EngineError(f"{self._spec.name} does not answer within {PROBE_DEADLINE_S:g} s: {self._cause()}")
 
     def stop(self, deadline_s: float) -> None:
-        """End the server; safe to call twice and before it runs."""
+        """End the server and delete what it leaves; safe to call twice and before it runs."""
         self._closing.set()
         self._process.stop(deadline_s)
+        self._leftovers.delete()
 
     def _answers(self) -> bool:
         try:

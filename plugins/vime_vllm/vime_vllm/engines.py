@@ -44,6 +44,7 @@ class EngineGroup:
                 command=engine_command(self._context, index),
                 environment=environment,
                 log=self._context.log_folder / f"{name}.log",
+                run_id=self._context.run_id,
                 keeper=self._context.keeper,
             )
             self._actors.append(actor.options(**self._context.engine_options[index]).remote(spec))

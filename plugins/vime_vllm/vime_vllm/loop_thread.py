@@ -53,8 +53,12 @@ class LoopThread:
 
     def _run(self) -> None:
         self._loop.run_forever()
-        tasks = asyncio.all_tasks(self._loop)
+        self._loop.run_until_complete(self._cancel_all())
+        self._loop.close()
+
+    @staticmethod
+    async def _cancel_all() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
+        await asyncio.gather(*tasks, return_exceptions=True)

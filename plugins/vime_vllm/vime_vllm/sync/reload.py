@@ -14,6 +14,9 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
     from torch import nn
     from vllm.config import ModelConfig
 
@@ -30,15 +33,30 @@ def finish(model: nn.Module, config: ModelConfig) -> None:
         ValueError: names the layers that did not get all their weights. vLLM itself would only warn, and go on with
             the old ones.
     """
-    missing = _incomplete(model)
+    lacking = {name: layer for name, layer in model.named_modules() if _lacks_weights(layer)}
+    tied = _tied(model, lacking)
+    missing = [name for name in lacking if name not in tied]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ValueError(f"the push left out weights of {shown}")
     finalize_layerwise_reload(model, config)
+    for layer in tied.values():
+        # vLLM processes the layer that weights were loaded into. On the CPU the other one holds a packed copy too.
+        layer.quant_method.process_weights_after_loading(layer)
 
 
-def _incomplete(model: nn.Module) -> list[str]:
-    return [name for name, layer in model.named_modules() if _lacks_weights(layer)]
+def _tied(model: nn.Module, lacking: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Layers without weights of their own: they share the parameters of a layer that has got them."""
+    waiting = set(lacking.values())
+    arrived = {id(p) for layer in model.modules() if layer not in waiting for p in _kernel_parameters(layer)}
+    return {name: layer for name, layer in lacking.items() if all(id(p) in arrived for p in _kernel_parameters(layer))}
+
+
+def _kernel_parameters(layer: nn.Module) -> list[torch.Tensor]:
+    """The parameters that the layer computes with; while it waits for weights they are set aside."""
+    waiting = get_layerwise_info(layer).kernel_tensors
+    parameters = layer.parameters(recurse=False) if waiting is None else waiting[0].values()
+    return list(parameters)
 
 
 def _lacks_weights(layer: nn.Module) -> bool:
