@@ -6,7 +6,7 @@ nothing can be copied into the parameters that are left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
@@ -42,7 +42,8 @@ def finish(model: nn.Module, config: ModelConfig) -> None:
     finalize_layerwise_reload(model, config)
     for layer in tied.values():
         # vLLM processes the layer that weights were loaded into. On the CPU the other one holds a packed copy too.
-        layer.quant_method.process_weights_after_loading(layer)
+        method: Any = layer.quant_method
+        method.process_weights_after_loading(layer)
 
 
 def _tied(model: nn.Module, lacking: Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -1,0 +1,177 @@
+"""Whole runs of `vime train`, as processes of their own, on a tiny random model."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vime_core.run.metrics import read_metrics
+from vime_core.testing.distributions import FakeSite
+from vime_core.testing.tokenizers import write_byte_tokenizer
+
+RUN_DEADLINE_S = 420
+PROMPTS = 24
+
+REWARD_HOOKS = """
+    from vime_core import hookimpl
+    from vime_core.plugins.entries import RewardEntry
+
+    from echo_reward.config import EchoConfig
+
+
+    @hookimpl
+    def vime_rewards():
+        return [RewardEntry(name="echo", summary="few large bytes", config=EchoConfig,
+                            factory="echo_reward.reward:Echo")]
+"""
+
+REWARD_CONFIG = """
+    from dataclasses import dataclass
+
+    from vime_core.config.schema import RewardConfig
+
+
+    @dataclass(kw_only=True)
+    class EchoConfig(RewardConfig):
+        threshold: int = 128
+"""
+
+REWARD = """
+    from vime_core.types import Verdict
+
+
+    class Echo:
+        # The share of small token ids: any sampled response gets a fractional score, so even a random model learns.
+        def __init__(self, config):
+            self.threshold = config.threshold
+
+        def score(self, sample, prompt):
+            small = sum(int(token) < self.threshold for token in sample.response_ids)
+            return Verdict(score=small / len(sample.response_ids), status="correct")
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended, or a command that was refused."""
+
+    status: int
+    output: str
+    folder: Path | None
+
+    @property
+    def metrics(self):
+        return read_metrics(self.folder / "metrics.jsonl")
+
+
+class World:
+    """A model, data, a third-party reward, and the command that trains with them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = FakeSite(folder / "site")
+        self.site.install(
+            "acme-echo-reward",
+            {"echo": "echo_reward.hooks"},
+            {
+                "echo_reward/hooks.py": REWARD_HOOKS,
+                "echo_reward/config.py": REWARD_CONFIG,
+                "echo_reward/reward.py": REWARD,
+            },
+        )
+        self.model = write_model(folder / "model")
+        self.data = write_data(folder / "train.jsonl", words=2)
+        self.long_data = write_data(folder / "long.jsonl", words=60)
+        self.roots = 0
+
+    def command(self, *overrides: str) -> list[str]:
+        self.roots += 1
+        settings = [
+            "hardware=cpu",
+            "reward=[echo]",
+            f"model.path={self.model}",
+            f"data.train={self.data}",
+            f"run.root={self.folder}/outputs{self.roots}",
+            "train.lr=1e-3",
+            "rollout.prompts_per_step=6",
+            "rollout.samples_per_prompt=4",
+            "rollout.max_prompt_tokens=512",
+            "rollout.max_response_tokens=12",
+        ]
+        return [sys.executable, "-m", "vime_core.cli", "train", *settings, *overrides]
+
+    def start(self, *overrides: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            self.command(*overrides),
+            env={**os.environ, "PYTHONPATH": str(self.site.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *overrides: str) -> Finished:
+        process = self.start(*overrides)
+        try:
+            output, _ = process.communicate(timeout=RUN_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            output, _ = process.communicate(timeout=120)
+            raise AssertionError(f"the run did not end; it printed:\n{output}") from None
+        return Finished(process.returncode, output, folder_of(output))
+
+
+def folder_of(output: str) -> Path | None:
+    marked = [line for line in output.splitlines() if line.startswith("run folder: ")]
+    return Path(marked[0].removeprefix("run folder: ")) if marked else None
+
+
+def write_model(folder: Path) -> Path:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder.mkdir()
+    write_byte_tokenizer(folder)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=259,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        rope_theta=10000.0,
+        initializer_range=0.1,
+        bos_token_id=None,
+        eos_token_id=258,
+        pad_token_id=None,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def write_data(file: Path, *, words: int) -> Path:
+    """Prompts that share all but their last number: `words` sets how long the shared part is."""
+    lines = [
+        {"prompt": [{"role": "user", "content": "sum up " * words + str(row)}], "reward_model": {"ground_truth": "1"}}
+        for row in range(PROMPTS)
+    ]
+    file.write_text("".join(json.dumps({**line, "data_source": "test"}) + "\n" for line in lines))
+    return file
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    return process.children(recursive=True)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("world"))
