@@ -111,7 +111,7 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     tree = wait_for_step(process, folder, 2)
     ports = {c.laddr.port for p in tree for c in listening(p)}
     process.kill()
-    process.wait(timeout=60)
+    process.communicate(timeout=60)
     assert_gone(tree)
     assert_no_segments(folder)
     assert not ports & {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
