@@ -6,8 +6,9 @@ from vime_core import hookimpl
 from vime_core.accelerators import cuda
 from vime_core.config.schema import AcceleratorConfig
 from vime_core.data.config import FilesConfig
-from vime_core.plugins.entries import AcceleratorEntry, PromptSourceEntry, RolloutFunctionEntry
+from vime_core.plugins.entries import AcceleratorEntry, PromptSourceEntry, RolloutFunctionEntry, TrackerEntry
 from vime_core.rollout.config import SingleTurnConfig
+from vime_core.trackers.config import TensorBoardConfig, WandbConfig
 
 
 @hookimpl
@@ -55,4 +56,25 @@ def vime_rollout_functions() -> list[RolloutFunctionEntry]:
             config=SingleTurnConfig,
             factory="vime_core.rollout.single_turn:SingleTurn",
         )
+    ]
+
+
+@hookimpl
+def vime_trackers() -> list[TrackerEntry]:
+    """TensorBoard and Weights & Biases."""
+    return [
+        TrackerEntry(
+            name="tensorboard",
+            summary="TensorBoard event files in the run folder (vime-core[tensorboard])",
+            config=TensorBoardConfig,
+            factory="vime_core.trackers.tensorboard:TensorBoardTracker",
+            requires=("tensorboard",),
+        ),
+        TrackerEntry(
+            name="wandb",
+            summary="Weights & Biases, offline by default (vime-core[wandb])",
+            config=WandbConfig,
+            factory="vime_core.trackers.wandb:WandbTracker",
+            requires=("wandb",),
+        ),
     ]
