@@ -50,6 +50,21 @@ def test_a_configuration_composes_from_the_wheel(installed):
     assert content["provenance"]["train.dtype"] == "hardware/cpu.yaml"
 
 
+def test_a_report_is_written_from_the_wheel(installed, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("train: {steps: 1}\n")
+    script = (
+        f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+        "import vime_core.report\n"
+        "from vime_core.cli import main\n"
+        f"assert vime_core.report.__file__.startswith({str(installed)!r})\n"
+        f"sys.exit(main(['report', {str(run)!r}]))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=installed, capture_output=True, timeout=240, check=True)
+    assert "</html>" in (run / "report.html").read_text()
+
+
 def test_all_distributions_have_the_version_of_core_and_require_it():
     files = [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]
     projects = {file.parent.name: tomllib.loads(file.read_text())["project"] for file in files}
