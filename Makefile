@@ -34,7 +34,7 @@ $(INSTALLED): requirements/cpu.txt $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 	@echo "installing $(TORCH) from where pip is set to look, else from $(TORCH_INDEX)"
 	$(BIN)/pip install -q --no-deps $(TORCH) || $(BIN)/pip install -q --no-deps --index-url $(TORCH_INDEX) $(TORCH)
 	$(BIN)/pip install -q --no-deps -r requirements/cpu.txt
-	$(BIN)/pip install -q --no-deps --no-build-isolation $(addprefix -e ./,$(DISTRIBUTIONS))
+	$(BIN)/pip install -q --no-deps --no-build-isolation $(addprefix -e ,$(DISTRIBUTIONS))
 	@touch $@
 
 quickstart: install  ## install, then train a tiny Qwen3 to add (SEED=0)

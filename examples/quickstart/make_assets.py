@@ -14,31 +14,45 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from examples.quickstart.warmup import WarmUp
 
 FOLDER = Path(__file__).parent / "assets"
 THREADS = 1
 """Fixed, because sums of floats depend on it."""
 
 
-def make_assets(folder: Path, seed: int) -> None:
+def make_assets(folder: Path, seed: int, plan: WarmUp | None = None) -> None:
     """Write everything aside, then rename: an interrupted attempt leaves no half-filled folder.
+
+    Args:
+        folder: made.
+        seed: of the problems, the model and its warm-up.
+        plan: of the warm-up, when the usual one is not wanted.
 
     Raises:
         FileExistsError: when `folder` is there already.
     """
-    if folder.exists():
-        raise FileExistsError(f"{folder} is there already: remove it to make it anew")
+    _refuse_existing(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _fill(aside, seed)
+        _fill(aside, seed, plan)
         aside.chmod(0o755)  # mkdtemp keeps others out
+        _refuse_existing(folder)  # another process may have made it meanwhile
         aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _fill(folder: Path, seed: int) -> None:
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already: remove it to make it anew")
+
+
+def _fill(folder: Path, seed: int, plan: WarmUp | None) -> None:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
@@ -53,7 +67,7 @@ def _fill(folder: Path, seed: int) -> None:
     write_parquet(held_out, folder / "heldout.parquet")
     tokenizer = build_tokenizer()
     model = new_model(tokenizer, seed)
-    warm_up(model, tokenizer, training, seed)
+    warm_up(model, tokenizer, training, seed, plan)
     tokenizer.save_pretrained(folder / "model")
     model.save_pretrained(folder / "model")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from statistics import fmean
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import VimeError
@@ -13,7 +15,9 @@ from vime_core.run.metrics import read_metrics
 from vime_core.run.rollouts import read_rollouts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from vime_core.types import Group
 
 GREEDY = "eval/heldout/accuracy"
 SAMPLED = "eval/heldout_sampled/accuracy"
@@ -22,6 +26,8 @@ DIFFERENCE = "train/train_rollout_logprob_abs_diff"
 FIRST_STEPS = 5
 LAST_STEPS = 10
 EXAMPLES = 3
+WIDTH = 60
+"""Most characters of a question or response."""
 
 
 def summarise(folder: RunFolder) -> str:
@@ -31,60 +37,64 @@ def summarise(folder: RunFolder) -> str:
         RunFolderError: when a file of the run is missing or cannot be read.
     """
     records = read_metrics(folder.metrics_file)
-    rewards = [record[REWARD] for record in records if REWARD in record]
+    return "\n".join([*_numbers(records), *_samples(folder, records), "", *_where(folder.path)])
+
+
+def _numbers(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    rewards = _values(records, REWARD)
     rows = [
-        ("held-out accuracy, greedy", *_ends([record[GREEDY] for record in records if GREEDY in record])),
-        ("held-out accuracy, sampled", *_ends([record[SAMPLED] for record in records if SAMPLED in record])),
-        (
-            f"reward, first {FIRST_STEPS} and last {LAST_STEPS} steps",
-            _mean(rewards[:FIRST_STEPS]),
-            _mean(rewards[-LAST_STEPS:]),
-        ),
+        ("held-out accuracy, greedy", _values(records, GREEDY)[:1], _values(records, GREEDY)[-1:]),
+        ("held-out accuracy, sampled", _values(records, SAMPLED)[:1], _values(records, SAMPLED)[-1:]),
+        (f"reward, first {FIRST_STEPS} and last {LAST_STEPS} steps", rewards[:FIRST_STEPS], rewards[-LAST_STEPS:]),
     ]
-    lines = [
-        f"{'':<34}{'before':>8}{'after':>8}",
-        *(f"{name:<34}{before:>8}{after:>8}" for name, before, after in rows),
-    ]
-    differences = [record[DIFFERENCE] for record in records if DIFFERENCE in record]
+    lines = [_row("", "before", "after")]
+    lines += [_row(name, _mean(before), _mean(after)) for name, before, after in rows]
+    differences = _values(records, DIFFERENCE)
     if differences:
         lines += ["", f"largest log-prob difference between trainer and engines: {max(differences):.1e}"]
-    for step in _ends_of(sorted({record["step"] for record in records if REWARD in record})):
-        lines += ["", f"step {step}", *_examples(folder, step)]
-    return "\n".join([*lines, "", *_where(folder.path)])
+    return lines
 
 
-def _ends(values: Sequence[float]) -> tuple[str, str]:
-    return (f"{values[0]:.3f}", f"{values[-1]:.3f}") if values else ("-", "-")
+def _values(records: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [record[key] for record in records if key in record]
+
+
+def _row(name: str, before: str, after: str) -> str:
+    return f"{name:<34}{before:>8}{after:>8}"
 
 
 def _mean(values: Sequence[float]) -> str:
     return f"{fmean(values):.3f}" if values else "-"
 
 
-def _ends_of(steps: Sequence[int]) -> list[int]:
-    return sorted({steps[0], steps[-1]}) if steps else []
+def _samples(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The first sample of some groups, of the first and of the last step."""
+    lines = []
+    steps = [record["step"] for record in records if REWARD in record]
+    for step in sorted({*steps[:1], *steps[-1:]}):
+        file = folder.rollout_file(step)
+        if file.exists():
+            lines += ["", f"samples of step {step}"]
+            lines += [f"  {_sample(group)}" for group in read_rollouts(file)[:EXAMPLES]]
+    return lines
 
 
-def _examples(folder: RunFolder, step: int) -> list[str]:
-    """The first sample of some groups."""
-    file = folder.rollout_file(step)
-    groups = read_rollouts(file)[:EXAMPLES] if file.exists() else []
-    return [f"  {_line(group.prompt.messages, group.samples[0])}" for group in groups]
-
-
-def _line(messages: Sequence[Any], sample: Any) -> str:
+def _sample(group: Group) -> str:
+    sample = group.samples[0]
+    question = group.prompt.messages[-1]["content"] if group.prompt.messages else ""
     status = sample.verdict.status if sample.verdict else "not judged"
-    return f"{messages[-1]['content']!s:<8} {sample.response_text!r:<16} {status}"
+    return f"{shorten(question, WIDTH):<8} {shorten(sample.response_text, WIDTH):<14} {status}"
 
 
 def _where(path: Path) -> list[str]:
+    programs = os.path.relpath(Path(sys.executable).parent)
     return [
         f"run folder: {path}",
+        f"  {programs}/vime report {path}",
+        "                   curves, verdicts and samples as one HTML page",
         "  metrics.jsonl    one object a step",
         "  rollouts/        every sample of every step, as parquet",
         "  checkpoints/     the trained policy and all that a resumed run needs",
-        "  config.yaml, log.txt, logs/",
-        f"again: {Path(sys.executable).name} -m examples.quickstart.summary {path}",
     ]
 
 

@@ -100,10 +100,10 @@ def warm_up(
     generator = random.Random(seed)
     choices = [demonstrations(problem, tokenizer) for problem in problems]
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, plan))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, plan))
     model.train()
     for step in range(1, plan.steps + 1):
-        loss = _loss(model, [_pick(choice, generator) for choice in generator.choices(choices, k=plan.batch)])
+        loss = response_loss(model, [_pick(choice, generator) for choice in generator.choices(choices, k=plan.batch)])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_grad)
@@ -125,11 +125,12 @@ def _pick(choice: Demonstrations, generator: random.Random) -> tuple[list[int], 
     return choice.prompt, choice.right if generator.random() < CARRY_RATE else choice.careless
 
 
-def _rate(step: int, plan: WarmUp) -> float:
+def rate_factor(step: int, plan: WarmUp) -> float:
+    """Share of the learning rate at a step, counted from 0."""
     return min(1.0, (step + 1) / plan.lr_rise_steps) * 0.5 * (1 + math.cos(math.pi * step / plan.steps))
 
 
-def _loss(model: Qwen3ForCausalLM, examples: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
+def response_loss(model: Qwen3ForCausalLM, examples: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
     """Mean cross-entropy of the response tokens, end of sequence included."""
     length = max(len(prompt) + len(answer) for prompt, answer in examples)
     tokens = torch.full((len(examples), length), model.config.pad_token_id)
