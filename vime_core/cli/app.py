@@ -20,6 +20,7 @@ COMMANDS = {
     "config": "print the configuration of a run, and where each value came from",
     "plugins": "list the components there are, and why some cannot be used",
     "report": "write curves, verdicts and samples of a run into one HTML page",
+    "export": "write the weights of a checkpoint as a Hugging Face folder",
 }
 """Command -> summary; each is a module beside this one with a function `run(arguments, *, show_traceback)`."""
 
