@@ -69,6 +69,7 @@ class EngineActor:
         import ray
 
         end = time.monotonic() + deadline_s
+        self._leftovers.create()
         self._process.start()
         while not self._answers():
             self._check_alive()

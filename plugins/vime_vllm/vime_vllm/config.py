@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vime_core.config.schema import RolloutConfig, SyncConfig, option
 
-ROUTER_POLICIES = ("round_robin", "random", "power_of_two", "cache_aware", "consistent_hash")
+ROUTER_POLICIES = ("round_robin", "random", "cache_aware", "consistent_hash")
 
 
 @dataclass(kw_only=True)

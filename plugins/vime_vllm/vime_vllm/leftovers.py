@@ -33,8 +33,13 @@ class Leftovers:
 
     def __init__(self, run_id: str, name: str, keeper: str) -> None:
         self._prefix = f"vime-{run_id}-{name}-"
-        self._folder = Path(tempfile.mkdtemp(prefix=self._prefix))
-        KeeperClient(keeper).register_path(self._folder)
+        self._folder = Path(tempfile.gettempdir()) / f"vime-{run_id}-{name}"
+        self._keeper = keeper
+
+    def create(self) -> None:
+        """Make the folder, which the keeper deletes when the driver vanishes."""
+        self._folder.mkdir(mode=0o700)
+        KeeperClient(self._keeper).register_path(self._folder)
 
     @property
     def environment(self) -> dict[str, str]:

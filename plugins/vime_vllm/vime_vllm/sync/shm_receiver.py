@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -13,11 +12,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from vime_vllm.sync import reload
-from vime_vllm.sync.segment import read_segment
-from vime_vllm.sync.wire import TensorRecord, check_segment_name, checksum, read_bucket
-
-if TYPE_CHECKING:
-    import mmap
+from vime_vllm.sync.unpack import read_weights
 
 
 @dataclass
@@ -52,16 +47,8 @@ class ShmReceiver(WeightTransferEngine[ShmInit, ShmUpdate]):
         reload.begin(self.model)
 
     def receive_weights(self, update_info: ShmUpdate) -> None:
-        """Copy a bucket, compare checksums, load it. That it returns is the confirmation.
-
-        Raises:
-            ValueError: when the segment is none of the run's, or a tensor is not what its record says.
-        """
-        check_segment_name(update_info.segment, self._run_id)
-        with read_segment(update_info.segment) as mapped:
-            records = read_bucket(update_info.tensors, len(mapped))
-            weights = [(record.name, read_tensor(mapped, record)) for record in records]
-        self.model.load_weights(weights)
+        """Read a bucket, see `read_weights`, and load it. That it returns is the confirmation."""
+        self.model.load_weights(read_weights(update_info.segment, update_info.tensors, self._run_id))
 
     def finish_weight_update(self) -> None:
         """See `reload.finish`."""
@@ -69,20 +56,3 @@ class ShmReceiver(WeightTransferEngine[ShmInit, ShmUpdate]):
 
     def shutdown(self) -> None:
         """Nothing is held between buckets."""
-
-
-def read_tensor(mapped: mmap.mmap, record: TensorRecord) -> torch.Tensor:
-    """A copy of one tensor: the layerwise reload keeps it until its layer is complete, the segment is written anew.
-
-    Raises:
-        ValueError: when the copied bytes do not have the checksum of the record.
-    """
-    with memoryview(mapped) as view:
-        data = bytearray(view[record.offset : record.offset + record.size])
-    found = checksum(data)
-    if found != record.checksum:
-        raise ValueError(f"{record.name}: checksum {found} of the bytes read is not {record.checksum} as sent")
-    dtype = getattr(torch, record.dtype)
-    if not data:
-        return torch.empty(record.shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(record.shape)

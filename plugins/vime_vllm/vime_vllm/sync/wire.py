@@ -61,7 +61,7 @@ class TensorRecord:
         name, dtype, shape, offset, size = (record[key] for key in ("name", "dtype", "shape", "offset", "size"))
         if not isinstance(name, str) or not isinstance(record["checksum"], str):
             raise ValueError(f"name and checksum of a tensor must be text, not {name!r} and {record['checksum']!r}")
-        if dtype not in DTYPE_BYTES:
+        if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
             raise ValueError(f"{name}: dtype {dtype!r} cannot travel")
         if not isinstance(shape, list) or not all(_is_count(value) for value in (*shape, offset, size)):
             raise ValueError(f"{name}: shape {shape!r}, offset {offset!r} and size {size!r} must be counts")

@@ -1,0 +1,134 @@
+"""Owners of processes without vLLM in them: starts that fail, deaths, leftovers."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+from multiprocessing import shared_memory
+
+import pytest
+
+from vime_core.errors import DeadlineError, EngineError
+from vime_vllm.actor import EngineActor, EngineSpec
+from vime_vllm.leftovers import Leftovers, name_segments
+from vime_vllm.logs import cause_in
+from vime_vllm.sync.segment import FOLDER
+
+FAILS = (
+    "import sys; print('(EngineCore pid=7) ERROR 11-29 15:58:07 [core.py:9] ValueError: no such model'); sys.exit(3)"
+)
+SLEEPS = "import time; print('loading', flush=True); time.sleep(600)"
+ANSWERS = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def owner(keeper, tmp_path):
+    """Makes the owner of a Python program that stands for a server."""
+    made = []
+
+    def make(program):
+        name = f"engine-{len(made)}"
+        spec = EngineSpec(
+            name=name,
+            command=[sys.executable, "-c", program],
+            environment={},
+            log=tmp_path / f"{name}.log",
+            run_id=secrets.token_hex(4),
+            keeper=keeper.address,
+        )
+        made.append(EngineActor(spec))
+        return made[-1]
+
+    yield make
+    for actor in made:
+        actor.stop(5)
+
+
+def test_a_server_that_ends_while_starting_is_told_with_the_cause_in_its_log(owner):
+    with pytest.raises(
+        EngineError, match=r"engine-0 ended with exit status 3: ValueError: no such model \(log: .*0.log"
+    ):
+        owner(FAILS).start(60)
+
+
+def test_a_server_that_never_answers_is_told_after_the_deadline(owner):
+    with pytest.raises(DeadlineError, match=r"engine-0 did not answer within 1 s.*loading.*deadlines.start"):
+        owner(SLEEPS).start(1)
+
+
+def test_an_owner_told_to_stop_does_not_go_on_starting(owner):
+    actor = owner(SLEEPS)
+    ended = threading.Timer(0.5, actor.stop, [5])
+    ended.start()
+    with pytest.raises(EngineError, match="ended"):
+        actor.start(60)
+    ended.join()
+
+
+def test_a_death_is_told_and_an_orderly_end_is_not(owner):
+    dying, stopped = owner(FAILS), owner(ANSWERS)
+    with pytest.raises(EngineError):
+        dying.start(60)
+    assert "ended with exit status 3" in dying.watch()
+    with pytest.raises(EngineError, match="exit status 3"):
+        dying.check()
+    watched = []
+    watcher = threading.Thread(target=lambda: watched.append(stopped.watch()))
+    watcher.start()
+    stopped.stop(5)
+    watcher.join(30)
+    assert watched == [None]
+
+
+def test_segments_of_a_server_can_be_found_and_are_deleted(keeper, monkeypatch):
+    leftovers = Leftovers("run5", "engine-0", keeper.address)
+    leftovers.create()
+    for name, value in leftovers.environment.items():
+        monkeypatch.setenv(name, value)
+    with monkeypatch.context() as patch:
+        for name in ("_SHM_NAME_PREFIX", "_SHM_SAFE_NAME_LENGTH"):
+            patch.setattr(shared_memory, name, getattr(shared_memory, name))
+        name_segments()
+        segments = [shared_memory.SharedMemory(create=True, size=10) for _ in range(2)]
+    assert len({segment.name for segment in segments}) == 2
+    assert all(segment.name.startswith("vime-run5-engine-0-") for segment in segments)
+    assert len(list(FOLDER.glob("vime-run5-engine-0-*"))) == 2
+    for segment in segments:
+        segment.close()
+        segment.unlink()
+    (FOLDER / "vime-run5-engine-0-killed").touch()
+    (FOLDER / "vime-run5-engine-1-alive").touch()
+    leftovers.delete()
+    leftovers.delete()
+    assert [path.name for path in FOLDER.glob("vime-run5-*")] == ["vime-run5-engine-1-alive"]
+    (FOLDER / "vime-run5-engine-1-alive").unlink()
+
+
+@pytest.mark.parametrize(
+    ("tail", "cause"),
+    [
+        ("", "the log is empty"),
+        ("INFO 11-29 15:54:26 [a.py:1] loading\n\n", "loading"),
+        ("\x1b[31mValueError: red\x1b[0m\nINFO 11-29 15:54:26 [a.py:1] bye", "ValueError: red"),
+        (
+            "(EngineCore pid=9) ERROR 11-29 15:58:07 [core.py:1] torch.OutOfMemoryError: 3 GiB\n"
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n",
+            "torch.OutOfMemoryError: 3 GiB",
+        ),
+        (
+            "OSError: [Errno 98] Address already in use\nRaised Error somewhere",
+            "OSError: [Errno 98] Address already in use",
+        ),
+    ],
+)
+def test_the_cause_in_a_log(tail, cause):
+    assert cause_in(tail) == cause

@@ -1,0 +1,68 @@
+"""What is registered, and that registering imports nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = {"torch", "ray", "vllm", "vllm_router", "aiohttp", "transformers"}
+
+
+def _run(program):
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_hooks_import_nothing_heavy():
+    loaded = _run(
+        "import sys; from vime_vllm import hooks; hooks.vime_rollout_backends(); hooks.vime_sync_strategies(); "
+        "print(*sys.modules)"
+    )
+    assert not HEAVY & set(loaded.split())
+
+
+def test_entries_name_what_can_be_loaded():
+    from vime_vllm import hooks
+    from vime_vllm.backend import VllmBackend
+    from vime_vllm.sync.shm import ShmSync
+
+    [backend], [sync] = hooks.vime_rollout_backends(), hooks.vime_sync_strategies()
+    assert (backend.name, backend.load()) == ("vllm", VllmBackend)
+    assert (sync.name, sync.load()) == ("shm", ShmSync)
+    assert backend.unavailable() is None
+    assert sync.rollout_backends == {"vllm"}
+    assert backend.config().name == "vllm"
+    assert sync.config().name == "shm"
+
+
+def test_the_receiver_can_be_registered_twice():
+    """vLLM calls the entry point more than once in some processes, and refuses a second engine of one name."""
+    program = """
+from importlib.metadata import entry_points
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
+[entry] = entry_points(group="vllm.general_plugins", name="vime_vllm")
+entry.load()()
+entry.load()()
+print("receiver", Factory._registry["shm"]().__name__)
+"""
+    assert "receiver ShmReceiver" in _run(program)
+
+
+def test_forking_still_fits_the_installed_vllm():
+    """`server.fork_cpu_processes` replaces what makes vLLM's CPU platform spawn."""
+    program = """
+import os
+os.environ["VLLM_TARGET_DEVICE"] = "cpu"
+from vime_vllm.server import fork_cpu_processes
+from vllm.engine.arg_utils import EngineArgs
+fork_cpu_processes()
+import sys, json, tempfile, pathlib
+folder = pathlib.Path(tempfile.mkdtemp())
+config = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=64, intermediate_size=64, vocab_size=64,
+    num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=64)
+(folder / "config.json").write_text(json.dumps(config))
+EngineArgs(model=str(folder), skip_tokenizer_init=True, dtype="float32").create_engine_config()
+print("method", os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
+"""
+    assert "method fork" in _run(program)
