@@ -146,7 +146,7 @@ def write_model(folder: Path) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=2048,
         tie_word_embeddings=True,
         rope_theta=10000.0,
         initializer_range=0.1,

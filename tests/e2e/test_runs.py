@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pyarrow.parquet
@@ -15,6 +16,7 @@ from vime_core.run.rollouts import read_rollouts
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 GONE_DEADLINE_S = 60
+GSM8K = Path(__file__).parents[1] / "data" / "gsm8k_test_dapo.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +123,11 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     assert [row["step"] for row in finished.metrics] == list(range(1, done + 2))
 
 
-def test_two_ranks_in_bfloat16_with_reference_and_several_updates(world):
+def test_real_problems_on_two_ranks_in_bfloat16_with_reference_and_several_updates(world):
+    """1,319 problems of up to 1,107 tokens in the DAPO schema; see tests/data/README.md."""
     finished = world.run(
+        f"data.train={GSM8K}",
+        "rollout.max_prompt_tokens=1280",
         "train.steps=2",
         "train.dtype=bfloat16",
         "train.world_size=2",
@@ -133,6 +138,7 @@ def test_two_ranks_in_bfloat16_with_reference_and_several_updates(world):
         "rollout.num_engines=2",
     )
     assert finished.status == 0, finished.output
+    assert "prompts: rows 1319, too_long 0, kept 1319" in finished.output
     rows = finished.metrics
     assert max(row["train/train_rollout_logprob_abs_diff"] for row in rows) < 0.02
     assert [row["train/updates"] for row in rows] == [2, 2]

@@ -82,6 +82,7 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
     with ExitStack() as stack:
         reporter = stack.enter_context(closing(_reporter(inputs, run)))
         reporter.note(f"run folder: {run.folder.path}")
+        _tell_data(inputs, reporter)
         keeper = Keeper.start(identity.id, run.folder.logs)
         stack.callback(keeper.close, config.deadlines.stop)
         pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
@@ -162,6 +163,12 @@ def _peek(source: PromptSource) -> Prompt:
     [prompt] = source.take(1)
     source.restore(state)
     return prompt
+
+
+def _tell_data(inputs: Inputs, reporter: Reporter) -> None:
+    sets = {"prompts": inputs.source.report(), **{f"held-out {e.name}": e.report for e in inputs.eval_sets}}
+    for name, counts in sets.items():
+        reporter.note(f"{name}: {', '.join(f'{what} {count}' for what, count in counts.items())}")
 
 
 def _reporter(inputs: Inputs, run: OpenRun) -> Reporter:
