@@ -148,8 +148,11 @@ class SyncStrategyEntry(Entry):
     train_backends: frozenset[str] | None = None
     """Names of training backends it works with; None for all. Checked at configuration time."""
     rollout_backends: frozenset[str] | None = None
+    """Names of rollout backends it works with; None for all."""
     accelerators: frozenset[str] | None = None
+    """Names of accelerators it works with; None for all."""
     placements: frozenset[str] = frozenset({"colocated", "disjoint"})
+    """Placements it works with."""
     priority: int = 0
     """`sync=auto` takes the fitting entry with the highest priority."""
 

@@ -35,6 +35,8 @@ METRICS: dict[str, str] = {
     "train/kl": "Mean estimated KL divergence from the reference policy, per token.",
     "train/entropy": "Mean entropy of the policy, per token, in nats.",
     "train/clip_fraction": "Share of tokens whose ratio was clipped.",
+    "train/ratio": "Mean ratio of the current policy's probability to the old one's, per token.",
+    "train/policy_kl": "Mean estimated KL divergence of the old policy from the current one, per token.",
     "train/grad_norm": "Global norm of the gradient before clipping.",
     "train/lr": "Learning rate of the last update.",
     "train/train_rollout_logprob_abs_diff": (
