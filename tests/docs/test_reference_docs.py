@@ -114,3 +114,23 @@ def test_what_an_algorithm_reports_is_documented():
 
 def test_markdown_keeps_cells_on_one_line_and_shows_angle_brackets():
     assert generate._table(("a",), [("x\ny | <z> `<w>`",)])[-1] == "| x y \\| &lt;z> `<w>` |"
+
+
+def test_what_the_page_on_devices_names_is_there():
+    text = page("gpu-only.md")
+    files = re.findall(r"`((?:vime_core|plugins|tests)/[\w/.]+\.py)`", text)
+    assert len(files) > 15
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    table, absent = text.split("## What does not exist yet")
+    for name in re.findall(r"`sync=(\w+)`", absent):
+        assert name not in {item.entry.name for item in generate._own_components() if item.entry.group == "sync"}
+    for file in re.findall(r"`(benchmarks/\w+\.py)`", absent):
+        assert not (ROOT / file).exists()
+    unproven = table.count("| none |") == table.count("\n| ") - 2
+    assert ("None of the paths below has been run on a device yet" in text) == unproven
+
+
+def test_pages_link_to_pages_that_are_there():
+    for source in generate.FOLDER.glob("*.md"):
+        for target in re.findall(r"\]\(([\w.-]+\.md)", source.read_text()):
+            assert (generate.FOLDER / target).is_file(), (source.name, target)
