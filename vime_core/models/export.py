@@ -129,7 +129,9 @@ class _ShardWriter:
     def _flush(self) -> None:
         from safetensors.torch import save_file
 
-        save_file(self._shard, self._part(len(self._shards)), metadata={"format": "pt"})
+        part = self._part(len(self._shards))
+        save_file(self._shard, part, metadata={"format": "pt"})
+        part.chmod(0o644)  # safetensors lets only the owner read
         self._shards.append(list(self._shard))
         self._total_bytes += self._shard_bytes
         self._shard, self._shard_bytes = {}, 0

@@ -76,6 +76,7 @@ def assert_holds(folder: Path, weights: dict[str, torch.Tensor], base: Path) -> 
     """The folder is complete, and what transformers loads from it are these weights."""
     from transformers import Qwen3ForCausalLM
 
+    assert {file.stat().st_mode & 0o444 for file in folder.iterdir()} == {0o444}
     stored = SafetensorsFolder(folder)
     found = dict(stored.load(stored.tensors))
     assert found.keys() == weights.keys()
