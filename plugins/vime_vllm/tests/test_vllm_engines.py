@@ -20,8 +20,10 @@ import psutil
 import pytest
 import torch
 
+from vime_core.config.schema import SyncConfig
 from vime_core.errors import DeadlineError, EngineError, SyncError
-from vime_core.types import SamplingParams, VersionSpan
+from vime_core.loop.probe import Probe
+from vime_core.types import Prompt, SamplingParams, VersionSpan
 from vime_vllm.backend import VllmBackend
 from vime_vllm.config import ShmConfig
 from vime_vllm.sync.control import WeightSessions
@@ -253,8 +255,11 @@ def test_servers_listen_on_loopback_only(run):
 
 
 def _processes(run):
-    """All processes of the engines."""
-    return [process for process in psutil.process_iter() if run.context.run_id in _prefix(process)]
+    """All processes of the engines; those of vLLM that rename themselves lose sight of their environment."""
+    roots = [process for process in psutil.process_iter() if run.context.run_id in _prefix(process)]
+    found = {process for root in roots for process in (root, *root.children(recursive=True))}
+    assert sum("VLLM::" in " ".join(process.cmdline()) for process in found) == 4
+    return found
 
 
 def _prefix(process):
@@ -357,6 +362,66 @@ def test_a_late_answer_is_a_deadline_error(run):
     with pytest.raises(DeadlineError, match=r"engine-0 gave no answer.*within 0.05 s"):
         run.generate([[5, 6, 7]], [params(max_tokens=256)], engine="engine-0")
     requests._context = context
+
+
+def _stale(weights, previous):
+    """Nothing moves, but the engine is stamped."""
+    return previous
+
+
+def _unmoved(weights, previous):
+    """One tensor keeps its old values."""
+    name = "model.layers.1.mlp.down_proj.weight"
+    return weights | {name: previous[name]}
+
+
+def _swapped(weights, previous):
+    """Two tensors of one shape change places."""
+    gate, up = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up"))
+    return weights | {gate: weights[up], up: weights[gate]}
+
+
+def _flipped(weights, previous):
+    """One tensor has the wrong sign."""
+    name = "model.layers.1.self_attn.o_proj.weight"
+    return weights | {name: -weights[name]}
+
+
+@pytest.mark.parametrize("fault", [_stale, _unmoved, _swapped, _flipped])
+def test_the_probe_catches_a_push_that_moved_the_wrong_weights(run, fault):
+    """Checksums guard the transport; what the trainer itself gets wrong shows only in the log-probs."""
+    previous = run.models[run.version].state_dict()
+    version = len(run.models)
+    run.models[version] = run.make_model(100 + version)
+    weights = fault(run.models[version].state_dict(), previous)
+    assert _probe(run, version - 1) < 1e-4
+    asyncio.run(run.backend.pause())
+    run.sync.push(iter(weights.items()), version)
+    asyncio.run(run.backend.resume())
+    with pytest.raises(SyncError, match=r"engine-0 and the trainer differ"):
+        _probe(run, version)
+    run.publish(seed=100 + version)
+
+
+def test_the_probe_catches_a_push_that_did_not_happen(run):
+    run.models[len(run.models)] = run.models[run.version]
+    with pytest.raises(SyncError, match=r"engine-0 answers with versions"):
+        _probe(run, run.version)
+    run.publish(seed=3)
+
+
+def _probe(run, version):
+    """The check of the loop, with transformers in the trainer's place."""
+
+    def trainer_logprobs(samples):
+        return [
+            model_logprobs(run.models[version], s.sample.prompt_ids.tolist(), s.sample.response_ids.tolist())
+            for s in samples
+        ]
+
+    prompt = Prompt(id="probe", messages=(), token_ids=(5, 6, 7), label="")
+    probe = Probe(SyncConfig(), dtype="float32", prompt=prompt, temperature=1.0, seed=0)
+    return asyncio.run(probe.check(run.backend, run.names, trainer_logprobs, version))
 
 
 def test_bytes_that_change_on_the_way_are_found_before_they_are_loaded(run, monkeypatch):
