@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from vime_core import hookimpl
 from vime_core.accelerators import cuda
-from vime_core.config.schema import AcceleratorConfig
+from vime_core.config.schema import AcceleratorConfig, SyncConfig, TrainConfig
 from vime_core.data.config import FilesConfig
-from vime_core.plugins.entries import AcceleratorEntry, PromptSourceEntry, RolloutFunctionEntry, TrackerEntry
+from vime_core.plugins.entries import (
+    AcceleratorEntry,
+    PromptSourceEntry,
+    RolloutBackendEntry,
+    RolloutFunctionEntry,
+    SyncStrategyEntry,
+    TrackerEntry,
+    TrainBackendEntry,
+)
 from vime_core.rollout.config import SingleTurnConfig
+from vime_core.run.config import ReplayConfig
 from vime_core.trackers.config import TensorBoardConfig, WandbConfig
 
 
@@ -42,6 +51,49 @@ def vime_prompt_sources() -> list[PromptSourceEntry]:
             summary="parquet and jsonl files, in the DAPO schema or with keys of your choice",
             config=FilesConfig,
             factory="vime_core.data.files:FileSource",
+        )
+    ]
+
+
+@hookimpl
+def vime_train_backends() -> list[TrainBackendEntry]:
+    """No training."""
+    return [
+        TrainBackendEntry(
+            name="none",
+            summary="no training: engines hold the weights of the model folder, rollouts are recorded",
+            config=TrainConfig,
+            factory="vime_core.cluster.frozen:FrozenPolicy",
+            requires=("torch", "safetensors"),
+            trains=False,
+        )
+    ]
+
+
+@hookimpl
+def vime_rollout_backends() -> list[RolloutBackendEntry]:
+    """No engines."""
+    return [
+        RolloutBackendEntry(
+            name="replay",
+            summary="the recorded rollouts of another run, step by step, without engines",
+            config=ReplayConfig,
+            factory="vime_core.run.replay:Replay",
+            engines=False,
+        )
+    ]
+
+
+@hookimpl
+def vime_sync_strategies() -> list[SyncStrategyEntry]:
+    """No weight pushes."""
+    return [
+        SyncStrategyEntry(
+            name="none",
+            summary="no weight pushes, where there are no engines",
+            config=SyncConfig,
+            factory="vime_core.cluster.no_sync:NoSync",
+            engines=False,
         )
     ]
 

@@ -104,7 +104,7 @@ def test_one_line_names_the_thing_and_the_remedy(acme, override, message):
         ("train: {stps: 3}", "unknown key train.stps (experiment/bad.yaml); did you mean train.steps?"),
         ("train: {steps: abc}", "train.steps=abc (experiment/bad.yaml): must be a whole number"),
         ("nosuch: 3", "unknown key nosuch (experiment/bad.yaml)"),
-        ("train: 5", "no training backend is chosen; choose one with train=<name> (acme)"),
+        ("train: 5", "no training backend is chosen; choose one with train=<name> (acme, none)"),
         ("run: 5", "run=5 (experiment/bad.yaml): must be a section with keys below it"),
         ("train:\n  steps: [", "experiment/bad.yaml line 3 is not valid YAML"),
         ("- a", "experiment/bad.yaml must hold keys and values, not list"),

@@ -168,9 +168,10 @@ class TableEngines:
 
 def check_probe(errors, *, dtype="float32", version=3, tolerance=None):
     prompt = Prompt(id="p", messages=(), token_ids=(1, 2, 3), label="")
-    probe = Probe(SyncConfig(probe_tolerance=tolerance), dtype=dtype, prompt=prompt, temperature=1.0, seed=0)
     trainer = Trainer(TableGroup(2), TableAlgorithm(NO_NEEDS), TrainConfig())
-    return asyncio.run(probe.check(TableEngines(errors, version), list(errors), trainer.logprobs, 3))
+    config = SyncConfig(probe_tolerance=tolerance)
+    probe = Probe(config, dtype=dtype, prompt=prompt, temperature=1.0, seed=0, logprobs=trainer.logprobs)
+    return asyncio.run(probe.check(TableEngines(errors, version), list(errors), 3))
 
 
 def test_probe_accepts_engines_that_agree():

@@ -10,6 +10,7 @@ from vime_core.cluster.calls import gather
 from vime_core.errors import PluginError
 from vime_core.plugins.interfaces import TrainContext
 from vime_core.plugins.manager import load_plugins
+from vime_core.randomness import seed_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +96,7 @@ class TrainWorker:
             world_size=spec.train.world_size,
             timeout=timeout,
         )
+        seed_process(spec.seed + self._rank)
         self._algorithm = self._plugins.select("algorithm", spec.algorithm.name).load()(spec.algorithm)
         context = TrainContext(
             rank=self._rank,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.config.slots import AUTO_CONFIGS, SEVERAL, SINGLE, default_settings
 from vime_core.config.sources import DEFAULT, component_defaults
 from vime_core.errors import ConfigError
-from vime_core.plugins.auto import choose_accelerator, choose_sync
+from vime_core.plugins.auto import choose_accelerator, choose_sync, has_engines
 from vime_core.plugins.kinds import AUTO, entry_type_of
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _choose_auto(
             rollout=chosen["rollout"].entry.name,
             accelerator=chosen["accelerator"].entry.name,
             placement=str(tree.get("placement")),
+            engines=has_engines(chosen["rollout"].entry),
         ),
     }
     for group, choose in choices.items():

@@ -16,7 +16,7 @@ from vime_core.config.overrides import given_value, parse_overrides
 from vime_core.config.slots import FILE_GROUPS
 from vime_core.config.sources import DEFAULT, leaves, provenance, read_yaml
 from vime_core.config.typed import TypedTree
-from vime_core.config.validate import check_settings, check_sync
+from vime_core.config.validate import check_rollout, check_settings, check_sync
 from vime_core.errors import ConfigError
 from vime_core.plugins.manager import load_plugins
 
@@ -121,6 +121,7 @@ def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_a
     typed = TypedTree(components.configs, [*evals] if isinstance(evals, dict) else [], origins).fill(merged.tree)
     check_limits(typed)
     check_settings(cast("Config", typed))
+    check_rollout(cast("Config", typed), components.chosen)
     check_sync(cast("Config", typed), components.chosen)
     keys = [key for key, _ in leaves(OmegaConf.to_container(typed))]
     told = {key: origins.get(key, DEFAULT) for key in keys}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from vime_core.errors import ConfigError, PluginError
 from vime_core.models.hf import LocalModel, inspect_model
-from vime_core.plugins.auto import sync_misfit
-from vime_core.plugins.entries import SyncStrategyEntry
+from vime_core.plugins.auto import has_engines, sync_misfit
+from vime_core.plugins.entries import SyncStrategyEntry, TrainBackendEntry
 from vime_core.plugins.kinds import AUTO
 
 if TYPE_CHECKING:
@@ -58,9 +58,29 @@ def check_sync(config: Config, components: Mapping[str, Registered]) -> None:
             rollout=components["rollout"].entry.name,
             accelerator=components["accelerator"].entry.name,
             placement=config.placement,
+            engines=has_engines(components["rollout"].entry),
         )
         if misfit:
             raise PluginError(f"sync={entry.name} {misfit}; sync={AUTO} takes one that fits")
+
+
+def check_rollout(config: Config, components: Mapping[str, Registered]) -> None:
+    """Check that what a rollout backend without engines cannot give is not asked for.
+
+    Raises:
+        ConfigError: names the keys and a remedy.
+    """
+    rollout, train = components["rollout"].entry, components["train"].entry
+    if has_engines(rollout):
+        return
+    if config.eval.every:
+        raise ConfigError(
+            f"eval.every={config.eval.every} needs engines, and rollout={rollout.name} has none; set eval.every=0"
+        )
+    if isinstance(train, TrainBackendEntry) and not train.trains:
+        raise ConfigError(
+            f"train={train.name} trains nothing and rollout={rollout.name} generates nothing; choose another of one"
+        )
 
 
 def check_lengths(config: Config, geometry: ModelGeometry) -> None:

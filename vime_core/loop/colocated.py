@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vime_core.loop.clock import StageClock
+from vime_core.randomness import random_state, restore_random_state, seed_process
 from vime_core.rewards.failures import check_failures
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class ColocatedLoop:
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
         parts = self._parts
+        seed_process(parts.config.run.seed)
         if checkpoint is not None:
             self._restore(checkpoint)
         parts.trainers.connect(parts.rollout.endpoints())
@@ -58,7 +60,7 @@ class ColocatedLoop:
         with clock.stage("switch"):
             self._give_devices_to_trainer()
         trained = parts.trainer.step(samples, clock)
-        metrics = {**collected.metrics, **self._speed(collected), **trained}
+        metrics = {**collected.metrics, **trained}
         with clock.stage("sync"):
             metrics |= self._publish(int(trained["train/updates"]))
         if self._evaluation_is_due(step):
@@ -97,10 +99,9 @@ class ColocatedLoop:
 
     def _probe(self) -> None:
         parts = self._parts
-        if parts.config.sync.probe:
+        if parts.probe is not None:
             engines = [endpoint.name for endpoint in parts.rollout.endpoints()]
-            check = parts.probe.check(parts.rollout, engines, parts.trainer.logprobs, self._version)
-            difference = self._await(check)
+            difference = self._await(parts.probe.check(parts.rollout, engines, self._version))
             parts.reporter.note(f"probe: trainer and {len(engines)} engines agree within {difference:.2g}")
 
     def _give_devices_to_trainer(self) -> None:
@@ -119,11 +120,6 @@ class ColocatedLoop:
 
     def _evaluate(self) -> dict[str, float]:
         return self._await(self._parts.evaluator.evaluate(self._version))
-
-    def _speed(self, collected: Collected) -> dict[str, float]:
-        rollout = self._parts.config.rollout
-        devices = rollout.num_engines * rollout.tensor_parallel_size
-        return {"perf/tokens_per_gpu_per_second": collected.response_tokens / collected.rollout_seconds / devices}
 
     def _record(self, step: int, collected: Collected, samples: list[TrainSample]) -> None:
         if self._parts.config.run.save_rollouts:
@@ -146,12 +142,14 @@ class ColocatedLoop:
             "step": self._step,
             "policy_version": self._version,
             "updates": self._updates,
-            "data": self._parts.source.state(),
+            "data": self._parts.collector.state(),
+            "random": random_state(),
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         parts, state = self._parts, checkpoint.state
-        parts.source.restore(state["data"])
+        parts.collector.restore(state["data"])
+        restore_random_state(state["random"])
         parts.trainers.load(checkpoint.path / "trainer")
         self._step = state["step"]
         self._version = state["policy_version"]

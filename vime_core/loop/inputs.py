@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.accelerators.threads import ThreadPlan, plan_threads
@@ -10,6 +11,8 @@ from vime_core.cluster.placement import Layout
 from vime_core.config.validate import check_model, check_sampling
 from vime_core.data.config import FilesConfig
 from vime_core.data.tokenizer import Tokenizer
+from vime_core.errors import ConfigError
+from vime_core.plugins.auto import has_engines
 from vime_core.rollout.evaluate import EvalSet, load_eval_sets
 
 if TYPE_CHECKING:
@@ -18,7 +21,14 @@ if TYPE_CHECKING:
     from vime_core.config.compose import ComposedConfig
     from vime_core.config.schema import Config
     from vime_core.models.hf import LocalModel
-    from vime_core.plugins.interfaces import Accelerator, Algorithm, Filter, PromptSource, RolloutFunction
+    from vime_core.plugins.interfaces import (
+        Accelerator,
+        Algorithm,
+        Filter,
+        PromptSource,
+        RolloutFunction,
+        RolloutRecord,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,9 @@ class Inputs:
     accelerator: Accelerator
     model: LocalModel
     tokenizer: Tokenizer
-    source: PromptSource
+    source: PromptSource | None
+    """None when the rollouts exist already: then no prompts are read, and `record` has them."""
+    record: RolloutRecord | None
     eval_sets: Sequence[EvalSet]
     algorithm: Algorithm
     function: RolloutFunction
@@ -53,14 +65,17 @@ def prepare(composed: ComposedConfig) -> Inputs:
     tokenizer = Tokenizer(model.path, config.model.chat_template)
     limit = config.rollout.max_prompt_tokens
     keys = config.data if isinstance(config.data, FilesConfig) else FilesConfig()
-    layout = Layout(config.train.world_size, config.rollout.num_engines, config.rollout.tensor_parallel_size)
+    generates = has_engines(components["rollout"].entry)
+    engines = config.rollout.num_engines if generates else 0
+    layout = Layout(config.train.world_size, engines, config.rollout.tensor_parallel_size)
     return Inputs(
         composed=composed,
         config=config,
         accelerator=accelerator,
         model=model,
         tokenizer=tokenizer,
-        source=components["data"].build(config.data, tokenizer, config.run.seed, limit),
+        source=components["data"].build(config.data, tokenizer, config.run.seed, limit) if generates else None,
+        record=None if generates else _record(composed),
         eval_sets=load_eval_sets(config.evals, keys, tokenizer, limit) if config.eval.every else [],
         algorithm=algorithm,
         function=components["rollout_function"].build(config.rollout_function),
@@ -75,3 +90,14 @@ def prepare(composed: ComposedConfig) -> Inputs:
             engine=config.rollout.threads,
         ),
     )
+
+
+def _record(composed: ComposedConfig) -> RolloutRecord:
+    config = composed.config
+    record: RolloutRecord = composed.components["rollout"].build(config.rollout, config.train.steps)
+    written = None if config.resume.mode == "never" or config.resume.run is None else Path(config.resume.run).resolve()
+    if written is not None and written == record.folder:
+        raise ConfigError(
+            f"resume.run={config.resume.run} is the run that is replayed: give the new run another folder"
+        )
+    return record

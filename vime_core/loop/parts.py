@@ -7,18 +7,21 @@ import secrets
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from vime_core.cluster.keeper import Keeper
 from vime_core.cluster.placement import Placement
 from vime_core.cluster.runtime import RayRuntime
 from vime_core.cluster.trainers import TrainerGroup, TrainerSpec
 from vime_core.loop.probe import Probe
-from vime_core.loop.training import Trainer
+from vime_core.loop.training import NoTrainer, Trainer
+from vime_core.plugins.entries import TrainBackendEntry
 from vime_core.plugins.interfaces import RolloutContext
 from vime_core.rewards.pool import RewardPool, RewardSpec
 from vime_core.rollout.collect import Collector
 from vime_core.rollout.evaluate import Evaluator
+from vime_core.rollout.no_engines import NoEngines
+from vime_core.rollout.recorded import RecordedCollector
 from vime_core.run.metrics import MetricsWriter
 from vime_core.run.progress import Progress
 from vime_core.run.report import Reporter
@@ -43,15 +46,15 @@ class Parts:
     config: Config
     accelerator: Accelerator
     algorithm: Algorithm
-    source: PromptSource
     events: asyncio.AbstractEventLoop
     """Runs all that waits for engines and rewards."""
     rollout: RolloutBackend
-    collector: Collector
+    collector: Collector | RecordedCollector
     evaluator: Evaluator
     trainers: TrainerGroup
-    trainer: Trainer
-    probe: Probe
+    trainer: Trainer | NoTrainer
+    probe: Probe | None
+    """None when trainer and engines cannot be compared."""
     folder: RunFolder
     checkpoints: CheckpointStore
     reporter: Reporter
@@ -87,7 +90,8 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
         stack.callback(keeper.close, config.deadlines.stop)
         pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
         stack.callback(pool.close)
-        pool.start()
+        if inputs.record is None:
+            pool.start()
         resources = {"CPU": max(inputs.layout.bundles, 1), "GPU": 0}
         if inputs.accelerator.ray_resource == "GPU":
             resources["GPU"] = inputs.accelerator.device_count()
@@ -104,7 +108,7 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
         stack.callback(trainers.close)
         rollout = _rollout(inputs, placement, identity, keeper.address, run.folder.logs)
         stack.callback(rollout.close)
-        reporter.note(f"starting {config.train.world_size} trainer ranks and {config.rollout.num_engines} engines")
+        reporter.note(f"starting {inputs.layout.ranks} trainer ranks and {inputs.layout.engines} engines")
         start_side_by_side([trainers.start, rollout.start])
         events = asyncio.new_event_loop()
         stack.callback(events.close)
@@ -132,28 +136,61 @@ def _assemble(
 ) -> Parts:
     config = inputs.config
     seed, stop_ids = config.run.seed, inputs.model.geometry.eos_token_ids
-    shared = (inputs.function, rollout, pool, inputs.tokenizer)
+    makers = (inputs.function, rollout, pool, inputs.tokenizer)
+    trainer = Trainer(trainers, inputs.algorithm, config.train) if _trains(inputs) else NoTrainer()
     return Parts(
         config=config,
         accelerator=inputs.accelerator,
         algorithm=inputs.algorithm,
-        source=inputs.source,
         events=events,
         rollout=rollout,
-        collector=Collector(inputs.source, *shared, inputs.filters, config.rollout, seed, stop_ids),
-        evaluator=Evaluator(inputs.eval_sets, *shared, config.rollout, seed, stop_ids),
+        collector=_collector(inputs, rollout, pool),
+        evaluator=Evaluator(inputs.eval_sets, *makers, config.rollout, seed, stop_ids),
         trainers=trainers,
-        trainer=Trainer(trainers, inputs.algorithm, config.train),
-        probe=Probe(
-            config.sync,
-            dtype=config.train.dtype,
-            prompt=_peek(inputs.source),
-            temperature=config.rollout.temperature,
-            seed=seed,
-        ),
+        trainer=trainer,
+        probe=_probe(inputs, trainer),
         folder=run.folder,
         checkpoints=run.checkpoints,
         reporter=reporter,
+    )
+
+
+def _trains(inputs: Inputs) -> bool:
+    entry = inputs.composed.components["train"].entry
+    return isinstance(entry, TrainBackendEntry) and entry.trains
+
+
+def _collector(inputs: Inputs, rollout: RolloutBackend, pool: RewardPool) -> Collector | RecordedCollector:
+    config, geometry = inputs.config, inputs.model.geometry
+    if inputs.record is not None:
+        return RecordedCollector(
+            inputs.record, inputs.filters, config.rollout.prompts_per_step, vocab_size=geometry.vocab_size
+        )
+    return Collector(
+        cast("PromptSource", inputs.source),
+        inputs.function,
+        rollout,
+        pool,
+        inputs.tokenizer,
+        inputs.filters,
+        config.rollout,
+        config.run.seed,
+        geometry.eos_token_ids,
+    )
+
+
+def _probe(inputs: Inputs, trainer: Trainer | NoTrainer) -> Probe | None:
+    """None where it is not wanted, or where trainer or engines are missing."""
+    config = inputs.config
+    if not config.sync.probe or inputs.source is None or isinstance(trainer, NoTrainer):
+        return None
+    return Probe(
+        config.sync,
+        dtype=config.train.dtype,
+        prompt=_peek(inputs.source),
+        temperature=config.rollout.temperature,
+        seed=config.run.seed,
+        logprobs=trainer.logprobs,
     )
 
 
@@ -166,7 +203,8 @@ def _peek(source: PromptSource) -> Prompt:
 
 
 def _tell_data(inputs: Inputs, reporter: Reporter) -> None:
-    sets = {"prompts": inputs.source.report(), **{f"held-out {e.name}": e.report for e in inputs.eval_sets}}
+    prompts = {"prompts": inputs.source.report()} if inputs.source is not None else {}
+    sets = {**prompts, **{f"held-out {e.name}": e.report for e in inputs.eval_sets}}
     for name, counts in sets.items():
         reporter.note(f"{name}: {', '.join(f'{what} {count}' for what, count in counts.items())}")
 
@@ -218,6 +256,8 @@ def _trainers(inputs: Inputs, placement: Placement, identity: Identity) -> Train
 
 def _rollout(inputs: Inputs, placement: Placement, identity: Identity, keeper: str, log_folder: Path) -> RolloutBackend:
     config, threads = inputs.config, inputs.threads.engine
+    if inputs.record is not None:
+        return NoEngines()
     engine_options = []
     for engine in range(config.rollout.num_engines):
         bundles = inputs.layout.engine_bundles(engine)

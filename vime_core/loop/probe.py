@@ -34,22 +34,27 @@ class Probe:
         prompt: what is continued.
         temperature: the run's sampling temperature.
         seed: of the samples.
+        logprobs: the trainer's [R] log-probs of each sample.
     """
 
-    def __init__(self, config: SyncConfig, *, dtype: str, prompt: Prompt, temperature: float, seed: int) -> None:
+    def __init__(
+        self,
+        config: SyncConfig,
+        *,
+        dtype: str,
+        prompt: Prompt,
+        temperature: float,
+        seed: int,
+        logprobs: Callable[[list[TrainSample]], list[Float32Array]],
+    ) -> None:
+        self._logprobs = logprobs
         self._tolerance = config.probe_tolerance if config.probe_tolerance is not None else TOLERANCES[dtype]
         self._prompt = prompt
         self._params = SamplingParams(
             temperature=temperature, top_p=1.0, top_k=-1, max_tokens=PROBE_TOKENS, stop_token_ids=(), seed=seed
         )
 
-    async def check(
-        self,
-        generator: Generator,
-        engines: Sequence[str],
-        trainer_logprobs: Callable[[list[TrainSample]], list[Float32Array]],
-        version: int,
-    ) -> float:
+    async def check(self, generator: Generator, engines: Sequence[str], version: int) -> float:
         """Largest difference over all engines.
 
         Raises:
@@ -58,7 +63,7 @@ class Probe:
         completions = [
             await generator.generate(self._prompt.token_ids, self._params, engine=engine) for engine in engines
         ]
-        expected = trainer_logprobs([self._sample(index, c) for index, c in enumerate(completions)])
+        expected = self._logprobs([self._sample(index, c) for index, c in enumerate(completions)])
         worst = 0.0
         for engine, completion, logprobs in zip(engines, completions, expected, strict=True):
             self._check_version(engine, completion, version)

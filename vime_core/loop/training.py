@@ -86,6 +86,14 @@ class Trainer:
             return reports[0], unpack(micro_batches, values, samples)
 
 
+class NoTrainer:
+    """The training half of a run that trains nothing."""
+
+    def step(self, samples: Sequence[TrainSample], clock: StageClock) -> dict[str, float]:
+        """No update."""
+        return summarise([], None)
+
+
 def logprob_difference(samples: Sequence[TrainSample], logprobs: Sequence[Float32Array]) -> float:
     """Mean over samples of the masked mean of |trainer - rollout|; both under the policy that sampled."""
     means = [

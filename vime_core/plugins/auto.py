@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from vime_core.errors import PluginError
-from vime_core.plugins.entries import AcceleratorEntry, SyncStrategyEntry
+from vime_core.plugins.entries import AcceleratorEntry, RolloutBackendEntry, SyncStrategyEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vime_core.plugins.entries import Entry
     from vime_core.plugins.manager import Plugins
     from vime_core.plugins.registration import Registered
 
@@ -23,8 +24,12 @@ def choose_accelerator(plugins: Plugins) -> Registered:
     return _choose(plugins, AcceleratorEntry, lambda entry: None)
 
 
-def choose_sync(plugins: Plugins, *, train: str, rollout: str, accelerator: str, placement: str) -> Registered:
+def choose_sync(
+    plugins: Plugins, *, train: str, rollout: str, accelerator: str, placement: str, engines: bool = True
+) -> Registered:
     """The available sync strategy with the highest priority that fits the other components, all given by name.
+
+    `engines`: whether the rollout backend has engines.
 
     Raises:
         PluginError: when none fits; says why for each.
@@ -38,12 +43,22 @@ def choose_sync(plugins: Plugins, *, train: str, rollout: str, accelerator: str,
             rollout=rollout,
             accelerator=accelerator,
             placement=placement,
+            engines=engines,
         ),
     )
 
 
-def sync_misfit(entry: SyncStrategyEntry, *, train: str, rollout: str, accelerator: str, placement: str) -> str | None:
-    """Why a sync strategy cannot work between the other components, all given by name, or None."""
+def sync_misfit(
+    entry: SyncStrategyEntry, *, train: str, rollout: str, accelerator: str, placement: str, engines: bool = True
+) -> str | None:
+    """Why a sync strategy cannot work between the other components, all given by name, or None.
+
+    `engines`: whether the rollout backend has engines.
+    """
+    if entry.engines != engines:
+        return f"pushes {'into engines' if entry.engines else 'nothing'}, and rollout backend {rollout} has " + (
+            "engines" if engines else "none"
+        )
     for what, allowed, chosen in (
         ("training backend", entry.train_backends, train),
         ("rollout backend", entry.rollout_backends, rollout),
@@ -53,6 +68,11 @@ def sync_misfit(entry: SyncStrategyEntry, *, train: str, rollout: str, accelerat
         if allowed is not None and chosen not in allowed:
             return f"does not work with {what} {chosen}, only with {', '.join(sorted(allowed))}"
     return None
+
+
+def has_engines(rollout: Entry) -> bool:
+    """Whether the rollout backend of this entry runs engines."""
+    return isinstance(rollout, RolloutBackendEntry) and rollout.engines
 
 
 _Prioritised = AcceleratorEntry | SyncStrategyEntry

@@ -97,13 +97,19 @@ class TrainBackendEntry(Entry):
     kind = "training backend"
     group = "train"
 
+    trains: bool = True
+    """False: it only holds the weights of the model folder; `update` and `logprobs` are never called."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutBackendEntry(Entry):
-    """Factory: `RolloutBackend(context)`, built in the driver."""
+    """Factory: `RolloutBackend(context)`, built in the driver; without engines, `RolloutRecord(config, steps)`."""
 
     kind = "rollout backend"
     group = "rollout"
+
+    engines: bool = True
+    """False: no engines run, the groups of each step exist already."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +159,8 @@ class SyncStrategyEntry(Entry):
     """Names of accelerators it works with; None for all."""
     placements: frozenset[str] = frozenset({"colocated", "disjoint"})
     """Placements it works with."""
+    engines: bool = True
+    """False: it pushes nothing, for rollout backends without engines."""
     priority: int = 0
     """`sync=auto` takes the fitting entry with the highest priority."""
 

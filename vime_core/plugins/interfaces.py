@@ -283,6 +283,34 @@ class RolloutBackend(Generator, Protocol):
         ...
 
 
+class RolloutRecord(Protocol):
+    """Rollouts that exist already. Built in the driver as `RolloutRecord(config, steps)`, before anything starts.
+
+    The factory raises a `UserError` when a step from 1 to `steps` is missing, or was drawn with other settings.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies; no run may write there while it is read."""
+        ...
+
+    def groups(self, step: int) -> list[Group]:
+        """All groups of one step; every sample has its verdict."""
+        ...
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What identifies the steps up to `step`, as plain JSON."""
+        ...
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Check that `state` was taken from this record.
+
+        Raises:
+            RunFolderError: when it was not.
+        """
+        ...
+
+
 class RolloutFunction(Protocol):
     """How one prompt becomes samples; owns turn structure and loss masks."""
 

@@ -16,7 +16,7 @@ from vime_core.rollout.metrics import dropped_metrics, rollout_metrics
 from vime_core.rollout.sampling import group_id, rollout_params
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
     from typing import Any
 
     from vime_core.config.schema import RolloutConfig
@@ -49,6 +49,8 @@ class Collected:
     """From the start until the last response had come."""
     score_seconds: float
     """From then until all were scored: what generation did not hide."""
+    devices: int
+    """That generated; 0 when nothing was generated."""
 
     @property
     def groups(self) -> list[Group]:
@@ -67,8 +69,10 @@ class Collected:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The step's `rollout/*` metrics and `perf/rollout_time_s`, `perf/score_time_s`."""
+        """The step's `rollout/*` metrics, its times and the speed of generation."""
+        speed = self.response_tokens / self.rollout_seconds / self.devices if self.devices else None
         return {
+            **({} if speed is None else {"perf/tokens_per_gpu_per_second": speed}),
             **rollout_metrics(self.scored),
             **dropped_metrics(outcome.dropped for outcome in self.outcomes if outcome.dropped is not None),
             "rollout/missing_groups": float(self.missing),
@@ -126,10 +130,17 @@ class Collector:
         outcomes = await self._outcomes(step, policy_version)
         generated = max(outcome.generated_at for outcome in outcomes)
         wanted = self._config.prompts_per_step
-        missing = wanted - sum(outcome.dropped is None for outcome in outcomes)
-        if missing:
-            self._tell_missing(step, outcomes, missing)
-        return Collected(outcomes, missing, generated - started, time.perf_counter() - generated)
+        missing = missing_groups(step, outcomes, wanted)
+        devices = self._config.num_engines * self._config.tensor_parallel_size
+        return Collected(outcomes, missing, generated - started, time.perf_counter() - generated, devices)
+
+    def state(self) -> dict[str, Any]:
+        """Position in the prompts, see `PromptSource.state`."""
+        return self._source.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, see `PromptSource.restore`."""
+        self._source.restore(state)
 
     async def _outcomes(self, step: int, policy_version: int) -> list[Outcome]:
         wanted = self._config.prompts_per_step
@@ -164,27 +175,42 @@ class Collector:
         group = await self._maker.generate(prompt, group_id, params, policy_version)
         generated_at = time.perf_counter()
         await self._maker.score(group)
-        reasons = (candidate.keep(group) for candidate in self._filters)
-        return Outcome(group, next((reason for reason in reasons if reason is not None), None), generated_at)
+        return Outcome(group, drop_reason(self._filters, group), generated_at)
 
-    def _tell_missing(self, step: int, outcomes: Sequence[Outcome], missing: int) -> None:
-        wanted, tried = self._config.prompts_per_step, len(outcomes)
-        reasons = _counts(outcome.dropped for outcome in outcomes if outcome.dropped is not None)
-        if missing == wanted:
-            samples = (sample for outcome in outcomes for sample in outcome.group.samples)
-            verdicts = _counts(sample.verdict.status for sample in samples if sample.verdict is not None)
-            raise ConfigError(
-                f"step {step}: the filters dropped all {tried} groups ({reasons}; verdicts: {verdicts}); loosen the "
-                "filters, raise rollout.max_oversampling, or use prompts that the policy sometimes solves"
-            )
-        logger.warning(
-            "step %d: %d of %d groups are missing: filters dropped %s of the %d that rollout.max_oversampling allows",
-            step,
-            missing,
-            wanted,
-            reasons,
-            tried,
+
+def drop_reason(filters: Sequence[Filter], group: Group) -> str | None:
+    """Why the first filter that drops a group does so; None when it passes all."""
+    reasons = (candidate.keep(group) for candidate in filters)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def missing_groups(step: int, outcomes: Sequence[Outcome], wanted: int) -> int:
+    """By how many groups a step is short of those `wanted`; tells why.
+
+    Raises:
+        ConfigError: when the filters dropped every group.
+    """
+    kept = sum(outcome.dropped is None for outcome in outcomes)
+    if kept >= wanted:
+        return 0
+    tried = len(outcomes)
+    reasons = _counts(outcome.dropped for outcome in outcomes if outcome.dropped is not None)
+    if not kept:
+        samples = (sample for outcome in outcomes for sample in outcome.group.samples)
+        verdicts = _counts(sample.verdict.status for sample in samples if sample.verdict is not None)
+        raise ConfigError(
+            f"step {step}: the filters dropped all {tried} groups ({reasons}; verdicts: {verdicts}); loosen the "
+            "filters, raise rollout.max_oversampling, or use prompts that the policy sometimes solves"
         )
+    logger.warning(
+        "step %d: %d of %d groups are missing: filters dropped %s of the %d that rollout.max_oversampling allows",
+        step,
+        wanted - kept,
+        wanted,
+        reasons,
+        tried,
+    )
+    return wanted - kept
 
 
 def _counts(names: Iterable[str]) -> str:
