@@ -1,0 +1,193 @@
+"""What all conformance suites have in common: finding the component, its settings, and what every entry must be."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import SkipTest
+
+from vime_core.config.fields import setting_fields
+from vime_core.plugins.manager import load_plugins
+from vime_core.testing.contract import Nonconformance, check_interface, require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from vime_core.plugins.entries import Entry
+    from vime_core.plugins.registration import Registered
+
+HEAVY_MODULES = ("torch", "ray", "vllm", "megatron", "transformers", "tensorflow", "jax")
+"""Modules that registration must not import: `vime plugins list` loads every plugin there is."""
+
+IMPORT_DEADLINE_S = 120.0
+
+_IMPORTED_PROGRAM = """
+import json, sys
+from vime_core.plugins.discovery import discover
+[candidate] = [c for c in discover() if [c.info.name, c.info.distribution] == sys.argv[1:3]]
+candidate.load()
+print(json.dumps([name for name in sys.argv[3:] if name in sys.modules]))
+"""
+
+
+class ComponentSuite:
+    """Tests that hold for components of every kind; the suite of a kind derives from it and adds its own.
+
+    A plugin derives an empty class from the suite of its kind:
+
+        class TestConformance(RewardSuite):
+            entry = "acme"
+
+    A standard test can only be replaced by one that is marked `pytest.mark.xfail(reason=...)`.
+    """
+
+    group: ClassVar[str]
+    """Configuration key of the kind, e.g. `reward`."""
+    interface: ClassVar[type]
+    """What the factory makes."""
+    entry: ClassVar[str]
+    """Name of the component under test."""
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Settings that the tests run with, besides the defaults."""
+    runs_unavailable: ClassVar[bool] = False
+    """Whether the tests make sense where the component is unavailable."""
+    _found: ClassVar[Registered | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse standard tests that are replaced or removed without a reason."""
+        super().__init_subclass__(**options)
+        for name in vars(cls):
+            if name.startswith("test_") and any(name in vars(base) for base in cls.__mro__[1:]):
+                _check_replacement(cls, name)
+
+    @classmethod
+    def component(cls) -> Registered:
+        """The component under test."""
+        if cls._found is None or cls._found.entry.name != cls.entry:
+            cls._found = load_plugins().find(cls.group, cls.entry)
+        return cls._found
+
+    @classmethod
+    def setup_class(cls) -> None:
+        """Skip all tests of a component that is unavailable here."""
+        reason = None if cls.runs_unavailable else cls.component().unavailable()
+        if reason:
+            raise SkipTest(f"{cls.entry} is unavailable: {reason}")
+
+    def config(self, **changes: Any) -> Any:
+        """The component's settings: defaults, then `settings`, then `changes`."""
+        entry = self.component().entry
+        return entry.config(**{"name": entry.name, **self.settings, **changes})
+
+    def build(self, *arguments: Any) -> Any:
+        """Call the component's factory."""
+        return self.component().build(*arguments)
+
+    def make(self) -> Any:
+        """The component as the core makes it, with the settings of the tests."""
+        return self.build(self.config())
+
+    @contextmanager
+    def made(self) -> Iterator[Any]:
+        """The component for the length of a block; suites of components that must be closed replace it."""
+        yield self.make()
+
+    def test_the_summary_is_one_line(self) -> None:
+        """`vime plugins list` shows it."""
+        summary = self.component().entry.summary
+        require(bool(summary.strip()) and "\n" not in summary, f"the summary must be one line, not {summary!r}")
+
+    def test_every_setting_has_a_default_and_a_docstring(self) -> None:
+        """`vime plugins show` and the documentation need them."""
+        entry = self.component().entry
+        inherited = {name for base in entry.config.__mro__[1:] for name in getattr(base, "__annotations__", {})}
+        for field in setting_fields(entry.config):
+            where = f"setting {field.name} of {entry.config.__name__}"
+            if field.name != "name":
+                require(bool(field.doc), f"{where} has no docstring below it")
+            if field.name not in inherited:
+                require(not field.required, f"{where} has no default")
+
+    def test_the_settings_can_travel_to_other_processes(self) -> None:
+        """Trainer ranks and scoring processes get them by pickle."""
+        config = self.config()
+        try:
+            copied = pickle.loads(pickle.dumps(config))
+        except Exception as error:
+            raise Nonconformance(f"the settings cannot be pickled: {error}") from error
+        require(copied == config, "the settings are not equal to their pickled copy")
+
+    def test_registration_imports_nothing_heavy(self) -> None:
+        """Modules such as torch belong into the implementation, which is imported when it is chosen."""
+        plugin = self.component().plugin
+        heavy = _imported(plugin.name, plugin.distribution, tuple(sys.path))
+        require(not heavy, f"the plugin's hooks import {', '.join(heavy)}; import them in the implementation")
+
+    def test_the_component_has_the_methods_of_its_kind(self) -> None:
+        """Names, arguments and whether they are coroutines."""
+        with self.made() as component:
+            check_interface(component, self.interface)
+
+
+def suite_for(suite: type[ComponentSuite], registered: Registered) -> type[ComponentSuite]:
+    """The suite for one component, as a plugin would derive it."""
+    attributes = {"entry": registered.entry.name, "_found": registered}
+    return type(f"{suite.__name__}Of{registered.entry.name}", (suite,), attributes)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for one test."""
+    with tempfile.TemporaryDirectory(prefix="vime-conformance-") as folder:
+        yield Path(folder)
+
+
+def need(*modules: str) -> None:
+    """Skip a test that needs modules which are not installed.
+
+    Raises:
+        SkipTest: names the first that is missing.
+    """
+    for module in modules:
+        if find_spec(module) is None:
+            raise SkipTest(f"needs {module}, which is not installed")
+
+
+def entry_of(suite: ComponentSuite) -> Entry:
+    """The entry under test."""
+    return suite.component().entry
+
+
+def _check_replacement(cls: type, name: str) -> None:
+    marks = getattr(vars(cls)[name], "pytestmark", [])
+    if not any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in marks):
+        where = f"{cls.__module__}.{cls.__qualname__}.{name}"
+        raise TypeError(f"{where} replaces a standard test; mark it with @pytest.mark.xfail(reason=...)")
+    if not inspect.isfunction(vars(cls)[name]):
+        raise TypeError(f"{cls.__module__}.{cls.__qualname__}.{name} must be a test function")
+
+
+@lru_cache
+def _imported(plugin: str, distribution: str, path: tuple[str, ...]) -> list[str]:
+    """Heavy modules that importing the plugin's hooks brings into a fresh process."""
+    program = f"import sys; sys.path[:] = {list(path)!r}\n{_IMPORTED_PROGRAM}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, plugin, distribution, *HEAVY_MODULES],
+        capture_output=True,
+        text=True,
+        timeout=IMPORT_DEADLINE_S,
+        check=False,
+    )
+    if done.returncode:
+        raise Nonconformance(f"the plugin's hooks cannot be imported in a fresh process: {done.stderr.strip()[-300:]}")
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
