@@ -6,6 +6,7 @@ import secrets
 import sys
 import threading
 from multiprocessing import shared_memory
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,18 @@ def test_segments_of_a_server_can_be_found_and_are_deleted(keeper, monkeypatch):
     leftovers.delete()
     assert [path.name for path in FOLDER.glob("vime-run5-*")] == ["vime-run5-engine-1-alive"]
     (FOLDER / "vime-run5-engine-1-alive").unlink()
+
+
+def test_segments_that_vllm_names_are_deleted_too(keeper):
+    leftovers = Leftovers("run6", "engine-0", keeper.address)
+    leftovers.create()
+    name = f"vllm_dist_{secrets.token_hex(8)}"
+    (Path(leftovers.environment["TMPDIR"]) / name).touch()
+    segment = FOLDER / f"{name}-tp:0-[0-1]-cpushm_0"
+    segment.touch()
+    leftovers.find()
+    leftovers.delete()
+    assert not segment.exists()
 
 
 @pytest.mark.parametrize(

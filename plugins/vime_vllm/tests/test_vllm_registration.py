@@ -49,20 +49,14 @@ print("receiver", Factory._registry["shm"]().__name__)
     assert "receiver ShmReceiver" in _run(program)
 
 
-def test_forking_still_fits_the_installed_vllm():
+def test_forking_still_fits_the_installed_vllm(model_folder):
     """`server.fork_cpu_processes` replaces what makes vLLM's CPU platform spawn."""
-    program = """
+    program = f"""
 import os
-os.environ["VLLM_TARGET_DEVICE"] = "cpu"
 from vime_vllm.server import fork_cpu_processes
 from vllm.engine.arg_utils import EngineArgs
 fork_cpu_processes()
-import sys, json, tempfile, pathlib
-folder = pathlib.Path(tempfile.mkdtemp())
-config = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=64, intermediate_size=64, vocab_size=64,
-    num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=64)
-(folder / "config.json").write_text(json.dumps(config))
-EngineArgs(model=str(folder), skip_tokenizer_init=True, dtype="float32").create_engine_config()
+EngineArgs(model="{model_folder}", skip_tokenizer_init=True, dtype="float32").create_engine_config()
 print("method", os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
 """
     assert "method fork" in _run(program)

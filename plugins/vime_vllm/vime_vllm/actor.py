@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vime_core.cluster.guard import GuardedProcess
 from vime_core.errors import DeadlineError, EngineError
 from vime_vllm.leftovers import Leftovers
-from vime_vllm.logs import cause_in
+from vime_vllm.logs import LINES, cause_in
 from vime_vllm.ports import HOST, free_port
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class EngineActor:
                 )
             if self._closing.wait(POLL_S):
                 raise EngineError(f"{self._spec.name} was ended while it started")
+        self._leftovers.find()
         return self._url, ray.get_runtime_context().get_node_id()
 
     def watch(self) -> str | None:
@@ -123,4 +124,4 @@ class EngineActor:
         return f"{self._spec.name} ended with exit status {status}: {self._cause()}"
 
     def _cause(self) -> str:
-        return f"{cause_in(self._process.log_tail(lines=200))} (log: {self._spec.log})"
+        return f"{cause_in(self._process.log_tail(LINES))} (log: {self._spec.log})"

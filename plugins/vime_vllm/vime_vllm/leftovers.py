@@ -18,6 +18,8 @@ from vime_vllm.sync.segment import FOLDER
 PREFIX_VARIABLE = "VIME_SEGMENT_PREFIX"
 """Environment variable: what names of a server's shared memory begin with."""
 RANDOM_LETTERS = 16
+RENDEZVOUS = "vllm_dist_*"
+"""Files in the temporary folder; with tensor parallelism on the CPU, segments are named after them."""
 
 
 class Leftovers:
@@ -35,11 +37,19 @@ class Leftovers:
         self._prefix = f"vime-{run_id}-{name}-"
         self._folder = Path(tempfile.gettempdir()) / f"vime-{run_id}-{name}"
         self._keeper = keeper
+        self._named_by_vllm: list[Path] = []
 
     def create(self) -> None:
         """Make the folder, which the keeper deletes when the driver vanishes."""
         self._folder.mkdir(mode=0o700)
         KeeperClient(self._keeper).register_path(self._folder)
+
+    def find(self) -> None:
+        """Remember the segments whose names vLLM chose; to be called once the server answers."""
+        for rendezvous in self._folder.glob(RENDEZVOUS):
+            self._named_by_vllm += FOLDER.glob(f"{rendezvous.name}-*")
+        for path in self._named_by_vllm:
+            KeeperClient(self._keeper).register_path(path)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -49,7 +59,7 @@ class Leftovers:
     def delete(self) -> None:
         """Delete what is left once the server has ended; safe to call twice."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        for path in FOLDER.glob(f"{self._prefix}*"):
+        for path in (*FOLDER.glob(f"{self._prefix}*"), *self._named_by_vllm):
             path.unlink(missing_ok=True)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vime_core.cluster.guard import GuardedProcess
 from vime_core.errors import DeadlineError, EngineError
 from vime_vllm.command import router_command
-from vime_vllm.logs import cause_in
+from vime_vllm.logs import LINES, cause_in
 from vime_vllm.ports import HOST, free_port
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class Router:
         status = self._process.poll() if self._process else None
         if self._process is None or status is None:
             return None
-        return f"the router ended with exit status {status}: {cause_in(self._process.log_tail())} (log: {self._log})"
+        return (
+            f"the router ended with exit status {status}: {cause_in(self._process.log_tail(LINES))} (log: {self._log})"
+        )
 
     def stop(self) -> None:
         """End it; safe to call twice."""
