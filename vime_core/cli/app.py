@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "train a model",
     "config": "print the configuration of a run, and where each value came from",
-    "plugins": "list the components there are, and why some cannot be used",
+    "plugins": "list, describe and check the components there are",
     "report": "write curves, verdicts and samples of a run into one HTML page",
     "export": "write the weights of a checkpoint as a Hugging Face folder",
 }
