@@ -7,12 +7,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from vime_core.run.folder import RunFolder
 from vime_core.run.metrics import read_metrics
 from vime_core.testing.distributions import FakeSite
 from vime_core.testing.tokenizers import write_byte_tokenizer
+from vime_core.types import Group, Prompt, Sample, Verdict, VersionSpan
 
 RUN_DEADLINE_S = 420
 PROMPTS = 24
@@ -170,6 +173,55 @@ def write_data(file: Path, *, words: int) -> Path:
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
     return process.children(recursive=True)
+
+
+DRAWN_WITH = {
+    "prompts_per_step": 6,
+    "samples_per_prompt": 4,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "max_prompt_tokens": 512,
+    "max_response_tokens": 12,
+}
+
+
+def record(path, *, steps):
+    """A run folder with rollouts of random tokens and scores."""
+    folder = RunFolder.create_at(path)
+    folder.write_config({"rollout": DRAWN_WITH})
+    rng = np.random.default_rng(0)
+    for step in range(1, steps + 1):
+        folder.write_rollouts(step, [random_group(rng, step, row) for row in range(6)], {})
+    return path
+
+
+def random_group(rng, step, row):
+    tokens = rng.integers(0, 256, rng.integers(5, 40))
+    prompt = Prompt(id=f"p{row}", messages=(), token_ids=tuple(tokens.tolist()), label="1")
+    return Group(f"{step}:{row}", prompt, [random_sample(rng, prompt, f"{step}:{row}", i) for i in range(4)])
+
+
+def random_sample(rng, prompt, group_id, index):
+    length = int(rng.integers(1, 13))
+    return Sample(
+        prompt_id=prompt.id,
+        group_id=group_id,
+        index=index,
+        prompt_ids=np.asarray(prompt.token_ids),
+        response_ids=rng.integers(0, 256, length),
+        loss_mask=np.ones(length, dtype=bool),
+        rollout_logprobs=rng.uniform(-8, 0, length).astype(np.float32),
+        finish_reason="length",
+        policy_versions=(VersionSpan(0, 0, length),),
+        verdict=Verdict(float(rng.random()), "correct"),
+    )
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory):
+    """Thirty steps of rollouts."""
+    return record(tmp_path_factory.mktemp("recordings") / "run", steps=30)
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from copy import deepcopy
@@ -5,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.config.schema import CheckpointConfig, Config, ResumeConfig, RunConfig
+from vime_core.config.schema import CheckpointConfig, Config, ModelConfig, ResumeConfig, RunConfig
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.run.metrics import MetricsWriter, read_metrics
 from vime_core.run.resume import check_same, config_fingerprint, open_run
@@ -20,6 +21,9 @@ TREE = {
     "run": {"name": "run", "seed": 0},
     "checkpoint": {"every": 10},
 }
+
+
+MODEL = {"config.json": "c0", "model.safetensors": "d1"}
 
 
 def changed(*path_and_value):
@@ -37,13 +41,14 @@ def opened(tmp_path):
     """Open a run as the command line would, and let go of it at the end."""
     folders = []
 
-    def open_it(mode="never", run=None, tree=TREE):
+    def open_it(mode="never", run=None, tree=TREE, model=MODEL, check_state=lambda state: None):
         config = Config(
+            model=ModelConfig(path=tree["model"]["path"]),
             run=RunConfig(root=str(tmp_path / "outputs")),
             resume=ResumeConfig(mode=mode, run=run and str(run)),
             checkpoint=CheckpointConfig(keep_last=2),
         )
-        run = open_run(config, tree)
+        run = open_run(config, tree, model, check_state)
         folders.append(run.folder)
         return run
 
@@ -233,3 +238,47 @@ sys.stdin.read()
         other.stdin.close()
     assert steps_on_disk(trained) == ([1, 2, 3, 4], [1, 2, 3, 4])
     opened("auto", trained.path)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"config.json": "c0", "model.safetensors": "d2"}, r"model\.safetensors"),
+        ({"config.json": "c0"}, r"model\.safetensors"),
+        ({**MODEL, "generation_config.json": "e0"}, r"generation_config\.json"),
+    ],
+)
+def test_a_model_folder_that_changed_is_named_and_nothing_is_touched(opened, trained, model, told):
+    with pytest.raises(RunFolderError, match=rf"/models/tiny has changed since .* started: {told}; restore it or"):
+        opened("auto", trained.path, model=model)
+    assert steps_on_disk(trained) == ([1, 2, 3, 4], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("mode", ["must", "auto"])
+def test_a_run_folder_of_another_format_names_the_version_that_wrote_it(opened, trained, mode):
+    trained.origin_file.write_text(json.dumps({"format": 7, "vime_version": "9.1"}))
+    with pytest.raises(RunFolderError, match=r"format 7, this vime \(.*\) reads format 1: use the version .*, 9\.1"):
+        opened(mode, trained.path)
+    assert steps_on_disk(trained) == ([1, 2, 3, 4], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_torn_run_json_is_told(opened, trained, content):
+    trained.origin_file.write_text(content)
+    with pytest.raises(RunFolderError, match=r"run\.json cannot be read"):
+        opened("auto", trained.path)
+
+
+def test_a_checkpoint_without_a_run_json_is_not_trusted(opened, trained):
+    trained.origin_file.unlink()
+    with pytest.raises(RunFolderError, match=r"run\.json is missing"):
+        opened("auto", trained.path)
+
+
+def test_a_state_that_does_not_fit_touches_nothing(opened, trained):
+    def refuse(state):
+        raise RunFolderError(f"other data at step {state['step']}")
+
+    with pytest.raises(RunFolderError, match="other data at step 2"):
+        opened("must", trained.path, check_state=refuse)
+    assert steps_on_disk(trained) == ([1, 2, 3, 4], [1, 2, 3, 4])

@@ -89,7 +89,7 @@ def test_truncation_that_dies_leaves_the_file(written, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr("os.replace", die)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*disk full"):
         truncate_after(written, 1)
     assert written.read_text() == whole
     assert [path.name for path in written.parent.iterdir()] == [written.name]

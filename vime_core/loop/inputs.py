@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vime_core.accelerators.threads import ThreadPlan, plan_threads
 from vime_core.cluster.placement import Layout
@@ -16,7 +16,7 @@ from vime_core.plugins.auto import has_engines
 from vime_core.rollout.evaluate import EvalSet, load_eval_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vime_core.config.compose import ComposedConfig
     from vime_core.config.schema import Config
@@ -49,6 +49,20 @@ class Inputs:
     filters: Sequence[Filter]
     layout: Layout
     threads: ThreadPlan
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that the data are those of a checkpoint.
+
+        Args:
+            state: of the loop, as the checkpoint has it.
+
+        Raises:
+            RunFolderError: names the difference.
+        """
+        if self.record is not None:
+            self.record.check(state["data"])
+        elif self.source is not None:
+            self.source.restore(state["data"])
 
 
 def prepare(composed: ComposedConfig) -> Inputs:

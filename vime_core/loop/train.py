@@ -11,6 +11,7 @@ from vime_core.cluster.calls import first_line
 from vime_core.loop.colocated import ColocatedLoop
 from vime_core.loop.inputs import prepare
 from vime_core.loop.parts import started
+from vime_core.models.fingerprint import model_fingerprint
 from vime_core.run.log import log_to
 from vime_core.run.report import DONE
 from vime_core.run.resume import open_run
@@ -36,7 +37,7 @@ def run(composed: ComposedConfig) -> int:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once everything has ended.
     """
     inputs = prepare(composed)
-    opened = open_run(inputs.config, composed.tree)
+    opened = open_run(inputs.config, composed.tree, model_fingerprint(inputs.model.path), inputs.check_state)
     with log_to(opened.folder.log_file, "driver"), _terminated_like_interrupted():
         try:
             with started(inputs, opened) as parts:
@@ -45,6 +46,8 @@ def run(composed: ComposedConfig) -> int:
             log.exception("the run failed")
             raise
         finally:
+            # All who write have ended: what a failed save left must not keep a full disk full.
+            opened.checkpoints.clean()
             opened.folder.unlock()
     return 0
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vime_core.errors import RunFolderError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,16 +28,29 @@ def is_partial(path: Path) -> bool:
 
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
-    """Give a path to write to; when the block ends without an exception, it is synced and renamed to `path`."""
+    """Give a path to write to; when the block ends without an exception, it is synced and renamed to `path`.
+
+    Raises:
+        RunFolderError: when it cannot be written, e.g. because the disk is full; `path` is then as it was.
+    """
     partial = aside(path)
     try:
         yield partial
         sync(partial)
         os.replace(partial, path)
         sync(path.parent)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
         raise
+
+
+def cannot_write(path: Path, error: OSError) -> RunFolderError:
+    """What to tell when the disk is full, or gone."""
+    return RunFolderError(
+        f"cannot write {path}: {error.strerror or error}; make room, then go on from the last checkpoint (resume.run)"
+    )
 
 
 def write_text(path: Path, text: str) -> None:

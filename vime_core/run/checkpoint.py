@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import vime_core
 from vime_core.errors import RunFolderError
-from vime_core.run.atomic import aside, is_partial, sync, sync_tree
+from vime_core.run.atomic import aside, cannot_write, is_partial, sync, sync_tree
 from vime_core.run.manifest import damage, write_manifest
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class CheckpointStore:
         try:
             partial.mkdir()
         except OSError as error:
-            raise RunFolderError(f"cannot save to {self._folder}: {error.strerror}") from error
+            raise cannot_write(self._path(step), error) from error
         return partial
 
     def commit(self, step: int, state: Mapping[str, Any]) -> Checkpoint:
@@ -74,6 +74,9 @@ class CheckpointStore:
         Args:
             step: As in `begin`.
             state: Plain JSON values; comes back in `Checkpoint.state`.
+
+        Raises:
+            RunFolderError: when it cannot be written; there is no checkpoint of this step then.
         """
         partial, path = aside(self._path(step)), self._path(step)
         content = {
@@ -83,11 +86,14 @@ class CheckpointStore:
             "step": step,
             "state": dict(state),
         }
-        (partial / STATE).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-        write_manifest(partial)
-        sync_tree(partial)
-        os.rename(partial, path)
-        sync(self._folder)
+        try:
+            (partial / STATE).write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+            write_manifest(partial)
+            sync_tree(partial)
+            os.rename(partial, path)
+            sync(self._folder)
+        except OSError as error:
+            raise cannot_write(path, error) from error
         for old in self.steps()[: -self._keep_last]:
             self._delete(old)
         return Checkpoint(step, path, dict(state), self._config_fingerprint)

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.run.atomic import is_partial, write_text
 from vime_core.run.metrics import truncate_after
+from vime_core.run.origin import check_format
 from vime_core.run.rollouts import write_rollouts
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class RunFolder:
         self.path = path.resolve()
         self.config_file = self.path / "config.yaml"
         self.versions_file = self.path / "versions.json"
+        self.origin_file = self.path / "run.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.log_file = self.path / "log.txt"
         self.logs = self.path / "logs"
@@ -82,13 +84,14 @@ class RunFolder:
         """The run folder at `path`.
 
         Raises:
-            RunFolderError: when there is none.
+            RunFolderError: when there is none, or it has a format that this vime cannot read.
         """
         folder = cls(path)
         if not folder.path.is_dir():
             raise RunFolderError(f"there is no run folder {path}: check resume.run")
         if not folder.config_file.is_file():
             raise RunFolderError(f"{path} is no run folder: it has no config.yaml")
+        check_format(folder.origin_file)
         folder._make_subfolders()
         return folder
 
@@ -97,12 +100,13 @@ class RunFolder:
         """The run folder at `path`, to be read only: nothing in it is made or changed.
 
         Raises:
-            RunFolderError: when there is none.
+            RunFolderError: when there is none, or it has a format that this vime cannot read.
         """
         folder = cls(path)
         if not folder.config_file.is_file():
             problem = "it has no config.yaml" if folder.path.is_dir() else "there is no such folder"
             raise RunFolderError(f"{path} is no run folder: {problem}; give one like outputs/<date>/<time>_<name>")
+        check_format(folder.origin_file)
         return folder
 
     def is_blank(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def log_to(path: Path, actor: str) -> Iterator[None]:
         path: The file.
         actor: Who this process is, e.g. `driver`, `trainer 0`.
     """
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _File(path)
     handler.setFormatter(_OneLine(f"%(asctime)s %(levelname)-7s {actor.replace('%', '%%')}: %(message)s (%(name)s)"))
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith(PREFIX))
     root = logging.getLogger()
@@ -37,6 +38,37 @@ def log_to(path: Path, actor: str) -> Iterator[None]:
         root.setLevel(level)
         root.removeHandler(handler)
         handler.close()
+
+
+class _File(logging.Handler):
+    """Each event is one write, so that lines of several processes do not mix.
+
+    What cannot be written is told once, in one line: the run has its own ways to end on a full disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._file.write(f"{self.format(record)}\n".encode("utf-8", "replace"))
+        except Exception:  # a handler may raise nothing
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            print(f"warning: {self._path} cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class _OneLine(logging.Formatter):

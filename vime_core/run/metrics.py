@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import operator
+import os
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import RunFolderError
-from vime_core.run.atomic import write_text
+from vime_core.run.atomic import cannot_write, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,7 +69,7 @@ METRICS: dict[str, str] = {
 
 
 class MetricsWriter:
-    """Appends one line a step and flushes it.
+    """Appends one line a step, written at once.
 
     JSON has no nan and no infinity: both are written as null, which `read_metrics` returns as nan.
     """
@@ -82,19 +84,25 @@ class MetricsWriter:
         if path.exists():
             truncate_after(path, None)
             self._last_step = max((record["step"] for record in read_metrics(path)), default=-1)
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        self._file = path.open("ab", buffering=0)  # what a full disk refuses must not come again when it is closed
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append the metrics of a step; numbers of Python or numpy.
 
         Raises:
             ValueError: when the step is not after the last one.
+            RunFolderError: when it cannot be written.
         """
         if step <= self._last_step:
             raise ValueError(f"metrics of step {step} after those of step {self._last_step}")
         record = {"step": step} | {key: _plain(value) for key, value in metrics.items() if key != "step"}
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()
+        line = (json.dumps(record, allow_nan=False) + "\n").encode()
+        try:
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
         self._last_step = step
 
     def close(self) -> None:

@@ -12,10 +12,11 @@ import xxhash
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.run.checkpoint import Checkpoint, CheckpointStore
 from vime_core.run.folder import RunFolder
+from vime_core.run.origin import check_model, write_origin
 from vime_core.run.versions import write_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from vime_core.config.schema import Config
 
@@ -53,7 +54,12 @@ class OpenRun:
     """Where to go on from; None for a run that starts."""
 
 
-def open_run(config: Config, tree: Mapping[str, Any]) -> OpenRun:
+def open_run(
+    config: Config,
+    tree: Mapping[str, Any],
+    model: Mapping[str, str],
+    check_state: Callable[[Mapping[str, Any]], None],
+) -> OpenRun:
     """Make a run folder or open the one to continue, lock it, and leave it as it was at the checkpoint.
 
     `resume.mode`: `never` makes a new folder; `must` continues `resume.run`; `auto` does so when there is a
@@ -63,6 +69,8 @@ def open_run(config: Config, tree: Mapping[str, Any]) -> OpenRun:
     Args:
         config: The typed configuration.
         tree: The same, resolved, as plain mappings; saved as `config.yaml`.
+        model: What `vime_core.models.fingerprint.model_fingerprint` says of the model folder.
+        check_state: Raises a RunFolderError when the state of the checkpoint to continue does not fit.
 
     Raises:
         ConfigError: for `resume.mode=must` without `resume.run`.
@@ -76,7 +84,7 @@ def open_run(config: Config, tree: Mapping[str, Any]) -> OpenRun:
         folder = _find(Path(config.resume.run), create=config.resume.mode == "auto")
     folder.lock()
     try:
-        return _prepare(folder, config, tree)
+        return _prepare(folder, config, tree, model, check_state)
     except BaseException:
         folder.unlock()
         raise
@@ -119,7 +127,13 @@ def _find(path: Path, *, create: bool) -> RunFolder:
     return RunFolder.open(path)
 
 
-def _prepare(folder: RunFolder, config: Config, tree: Mapping[str, Any]) -> OpenRun:
+def _prepare(
+    folder: RunFolder,
+    config: Config,
+    tree: Mapping[str, Any],
+    model: Mapping[str, str],
+    check_state: Callable[[Mapping[str, Any]], None],
+) -> OpenRun:
     checkpoints = CheckpointStore(folder.checkpoints, config.checkpoint.keep_last, config_fingerprint(tree))
     checkpoint = checkpoints.latest()
     if checkpoint is None and config.resume.mode == "must":
@@ -128,10 +142,13 @@ def _prepare(folder: RunFolder, config: Config, tree: Mapping[str, Any]) -> Open
         )
     if checkpoint is not None:
         _check_fits(checkpoint, folder, tree)
+        check_model(folder.origin_file, model, config.model.path)
+        check_state(checkpoint.state)
     checkpoints.clean()
     folder.cut_after(checkpoint.step if checkpoint else -1)
     folder.write_config(tree)
     write_versions(folder.versions_file)
+    write_origin(folder.origin_file, model)
     return OpenRun(folder, checkpoints, checkpoint)
 
 

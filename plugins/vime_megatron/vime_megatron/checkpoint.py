@@ -40,6 +40,10 @@ UNREADABLE = (
 """What Megatron and torch raise for files that are missing, cut off or of other tensors."""
 
 
+UNWRITABLE = (CheckpointException, OSError, RuntimeError)
+"""What torch raises for files that it cannot write; its zip writer knows no reason."""
+
+
 class InProcessSave(mcore.TorchDistSaveShardedStrategy):
     """Megatron's `torch_dist` format, written by this process.
 
@@ -65,15 +69,25 @@ class InProcessSave(mcore.TorchDistSaveShardedStrategy):
 
 
 def save(folder: Path, model: mcore.DistributedDataParallel, optimizer: mcore.ChainedOptimizer, updates: int) -> None:
-    """Write everything below `folder`; collective, returns when every rank is done."""
+    """Write everything below `folder`; collective, returns when every rank is done.
+
+    Raises:
+        RunFolderError: when it cannot be written, e.g. because the disk is full.
+    """
     states = folder / MODEL_FOLDER
-    if distributed.get_rank() == 0:
-        states.mkdir(parents=True)
-    distributed.barrier()
-    mcore.dist_checkpointing.save(_state(model, optimizer, loading=False), str(states), InProcessSave())
     rank = {"updates": updates, "world_size": distributed.get_world_size(), "random": random_states()}
-    torch.save(rank, _rank_file(folder, distributed.get_rank()))
-    distributed.barrier()
+    try:
+        if distributed.get_rank() == 0:
+            states.mkdir(parents=True)
+        distributed.barrier()
+        mcore.dist_checkpointing.save(_state(model, optimizer, loading=False), str(states), InProcessSave())
+        torch.save(rank, _rank_file(folder, distributed.get_rank()))
+        distributed.barrier()
+    except UNWRITABLE as error:
+        raise RunFolderError(
+            f"cannot save to {folder} ({_first_line(error)}); make room, then go on from the last checkpoint "
+            "(resume.run)"
+        ) from error
 
 
 def load(folder: Path, model: mcore.DistributedDataParallel, optimizer: mcore.ChainedOptimizer) -> int:
