@@ -106,7 +106,7 @@ def test_resume_goes_on_and_ctrl_c_leaves_nothing(world, first_run):
 
 
 def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
-    """SIGKILL of the driver: no process, no shared memory, no port; then the same command goes on."""
+    """SIGKILL of the driver: no process, no shared memory, no port; then the same command goes on, until SIGTERM."""
     folder = world.folder / "killed"
     settings = ["rollout.num_engines=1", "checkpoint.every=1", "resume.mode=auto", f"resume.run={folder}"]
     process = world.start(*settings, "train.steps=1000")
@@ -118,9 +118,15 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     assert_no_segments(folder)
     assert not ports & {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     done = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-    finished = world.run(*settings, f"train.steps={done + 1}")
-    assert finished.status == 0, finished.output
-    assert [row["step"] for row in finished.metrics] == list(range(1, done + 2))
+    again = world.start(*settings, "train.steps=1000")
+    tree = wait_for_step(again, folder, done + 1)
+    again.terminate()
+    output, _ = again.communicate(timeout=180)
+    assert again.returncode == 130, output
+    assert "SIGTERM received" not in output
+    assert_gone(tree)
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, len(steps) + 1))
 
 
 def test_real_problems_on_two_ranks_in_bfloat16_with_reference_and_several_updates(world):

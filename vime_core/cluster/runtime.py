@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,8 @@ class RayRuntime:
         self._folder = Path(tempfile.mkdtemp(prefix="vime-ray-"))
         client = KeeperClient(self._keeper)
         client.register_path(self._folder)
+        # Ray's own handler prints a C++ stack trace; what SIGTERM means is the caller's business.
+        on_terminate = signal.getsignal(signal.SIGTERM)
         ray.init(
             address="local",
             num_cpus=self._resources["CPU"],
@@ -63,6 +66,7 @@ class RayRuntime:
             _node_ip_address=LOOPBACK,
             _temp_dir=str(self._folder),
         )
+        signal.signal(signal.SIGTERM, on_terminate)
         register_descendants(client, os.getpid())
         return self
 
