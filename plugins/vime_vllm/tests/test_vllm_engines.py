@@ -420,8 +420,8 @@ def _probe(run, version):
         ]
 
     prompt = Prompt(id="probe", messages=(), token_ids=(5, 6, 7), label="")
-    probe = Probe(SyncConfig(), dtype="float32", prompt=prompt, temperature=1.0, seed=0)
-    return asyncio.run(probe.check(run.backend, run.names, trainer_logprobs, version))
+    probe = Probe(SyncConfig(), dtype="float32", prompt=prompt, temperature=1.0, seed=0, logprobs=trainer_logprobs)
+    return asyncio.run(probe.check(run.backend, run.names, version))
 
 
 def test_bytes_that_change_on_the_way_are_found_before_they_are_loaded(run, monkeypatch):
