@@ -171,6 +171,11 @@ class RewardConfig(ComponentConfig):
 
     weight: float = 1.0
     """Factor in the sum of several rewards."""
+    workers: int | None = option(None, low=1)
+    """Scoring processes of its own, each asked about one sample at a time: for a reward that waits, for a network or a
+    model. Shares those of `reward_pool` when null."""
+    time_limit_s: float | None = option(None, above=0)
+    """As `reward_pool.time_limit_s`, which applies when null."""
 
 
 @dataclass(kw_only=True)
@@ -182,6 +187,10 @@ class RewardPoolConfig:
     time_limit_s: float = option(10.0, above=0)
     """Longest a verdict may take before its process is ended and the status is `timeout`; time that the process waits
     for a core does not count."""
+    batch_size: int = option(64, low=1)
+    """Most samples that a scoring process is sent at once."""
+    queue_size: int = option(1024, low=1)
+    """Samples that may wait for a scoring process; who brings more waits until there is room."""
     memory_limit_mib: int | None = option(4096, low=256)
     """Mebibytes of data that a scoring process may allocate; past them the status is `error`. No limit when null."""
     max_failure_ratio: float = option(0.1, low=0, high=1)

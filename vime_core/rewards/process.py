@@ -1,11 +1,10 @@
-"""One scoring process as its owner sees it: started, asked, timed, killed."""
+"""One scoring process as its owner sees it: started, given tasks, timed, killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
@@ -14,23 +13,28 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import DeadlineError, PluginError, ResourceError, RewardError
+from vime_core.rewards.channel import Channel, Interrupted, Lost
 from vime_core.rewards.clock import ActiveClock
 from vime_core.rewards.combine import Part
-from vime_core.rewards.frames import FrameReader, pack
-from vime_core.types import Verdict
+from vime_core.rewards.progress import Progress, split_running
+from vime_core.rewards.wire import encode
+from vime_core.types import SILENT_STATUSES, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vime_core.config.schema import RewardPoolConfig
     from vime_core.rewards.spec import RewardSpec
-    from vime_core.types import Prompt, Sample, VerdictStatus
+    from vime_core.rewards.tasks import Task
+    from vime_core.types import VerdictStatus
+
+__all__ = ["Interrupted", "ScoringProcess"]
 
 START_DEADLINE_S = 300.0
 """For importing and building the rewards, on a machine that is busy with the start of trainer and engines."""
 
-ANSWER_MARGIN_S = 60.0
-"""On top of the time limit, for taking a task in before the first reward is called."""
+INTAKE_DEADLINE_S = 60.0
+"""For taking tasks in before the first reward is called."""
 
 KILL_DEADLINE_S = 30.0
 
@@ -40,16 +44,11 @@ WALL_FACTOR = 30
 OWN_END_S = 1.0
 """For a process that has closed its connection to end by itself and leave its exit status."""
 
-_TICK_S = 0.5
+_LONGEST_TICK_S = 0.5
 """Longest time until the end of a process whose socket lives on, in a child of it, is noticed."""
 
-
-class Interrupted(Exception):
-    """The pool is being closed."""
-
-
-class _Lost(Exception):
-    """The process has ended."""
+_TICKS_PER_LIMIT = 8
+"""How often a process is looked at within a time limit: a task may take one tick longer."""
 
 
 class _Late(Exception):
@@ -59,19 +58,30 @@ class _Late(Exception):
 class ScoringProcess:
     """Runs in its own session, and ends with the *thread* that starts it: that must live as long as the pool.
 
+    Takes tasks in batches, also while it works on others. A time limit counts from when a reward is called. What the
+    rewards said is in shared memory as soon as they have said it, so that killing the process costs no verdict but
+    that of the task it is busy with.
+
     Args:
-        specs: The rewards.
+        specs: The rewards it builds, in order.
         config: Limits.
-        interrupt: File descriptor that becomes readable when the pool is being closed.
+        interrupt: A descriptor that becomes readable when the pool is being closed.
     """
 
     def __init__(self, specs: Sequence[RewardSpec], config: RewardPoolConfig, interrupt: int) -> None:
         self._specs = specs
         self._config = config
-        self._interrupt = interrupt
-        self._reader = FrameReader()
-        self._connection, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "vime_core.rewards.worker", str(theirs.fileno()), str(os.getpid())]
+        self._limits = [spec.config.time_limit_s or config.time_limit_s for spec in specs]
+        self._tick_s = min(_LONGEST_TICK_S, min(self._limits) / _TICKS_PER_LIMIT)
+        self._pending: dict[int, Task] = {}
+        self._said: dict[int, list[Part]] = {}
+        self._sent = 0
+        memory = Progress.new_file()
+        self._progress = Progress(memory)
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours, interrupt)
+        descriptors = (theirs.fileno(), memory)
+        command = [sys.executable, "-m", "vime_core.rewards.worker", *map(str, descriptors), str(os.getpid())]
         single_threaded = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             try:
@@ -79,20 +89,27 @@ class ScoringProcess:
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=2,  # what a reward prints must not mix with the driver's own output
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=descriptors,
                     env={**os.environ, **single_threaded},
                     start_new_session=True,
                 )
             except OSError as error:
-                self._connection.close()
+                self._channel.close()
                 raise ResourceError(
                     f"a scoring process cannot be started: {error}; lower reward_pool.workers"
                 ) from error
+            finally:
+                os.close(memory)
 
     @property
     def pid(self) -> int:
         """The process."""
         return self._process.pid
+
+    @property
+    def pending(self) -> int:
+        """Tasks that it holds and has not finished."""
+        return len(self._pending)
 
     def has_ended(self) -> bool:
         """Whether the process is gone, for whatever reason; its pid stays taken until `kill`."""
@@ -111,47 +128,58 @@ class ScoringProcess:
         """
         limit = self._config.memory_limit_mib
         rewards = [(spec.name, spec.factory, pickle.dumps(spec.config)) for spec in self._specs]
-        setup = pickle.dumps((sys.path, None if limit is None else limit << 20, rewards))
+        self._channel.send(pickle.dumps((sys.path, None if limit is None else limit << 20, rewards)))
+        deadline = time.monotonic() + START_DEADLINE_S
         try:
-            remaining = _until(START_DEADLINE_S)
-            self._send(setup, remaining)
-            answer = self._receive(remaining)
+            answer = self._next_message(lambda: time.monotonic() > deadline)
         except _Late as error:
             raise DeadlineError(
                 f"a scoring process did not start within {START_DEADLINE_S:.0f} s; see what the rewards "
                 f"{', '.join(spec.name for spec in self._specs)} import"
             ) from error
-        except _Lost as error:
+        except Lost as error:
             raise RewardError(f"a scoring process {self._end()} while it started; see its output above") from error
         if answer["kind"] == "failed":
             raise PluginError(f"reward {answer['reward']} cannot be built: {answer['cause']}")
 
-    def score(self, sample: Sample, prompt: Prompt) -> list[Part]:
-        """What each reward says; ends after the first `timeout` or `error`. The process may have ended then.
+    def send(self, tasks: Sequence[Task]) -> None:
+        """Hand over tasks, which it scores in this order after those it holds.
+
+        A task that cannot be sent is settled as an `error`.
+        """
+        try:
+            body = encode([(task.sample, task.prompt) for task in tasks])
+        except Exception as error:
+            if len(tasks) == 1:
+                cause = f"sample or prompt cannot be sent to a scoring process: {error!r}"
+                tasks[0].settle([self._part(0, "error", cause)])
+                return
+            for task in tasks:
+                self.send([task])
+            return
+        self._pending.update(enumerate(tasks, self._sent))
+        self._sent += len(tasks)
+        self._channel.send(body)
+
+    def receive(self) -> list[Task]:
+        """Wait for verdicts and settle what is finished. The process may have ended then.
+
+        Returns:
+            Tasks that a process which ended had not begun.
 
         Raises:
             Interrupted: when the pool is being closed.
         """
+        watch = _Watch(self._progress, self._limits, self.pid)
         try:
-            task = pickle.dumps((sample, prompt), pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            return [self._part(0, "error", f"sample or prompt cannot be sent to a scoring process: {error!r}")]
-        current = 0
-        try:
-            remaining = _until(self._config.time_limit_s + ANSWER_MARGIN_S)
-            self._send(task, remaining)
-            answer = self._receive(remaining)
-            while answer["kind"] == "started":
-                current = answer["reward"]
-                answer = self._receive(self._time_limit())
-        except _Lost:
-            return [self._part(current, "error", f"its scoring process {self._end()}")]
+            self._note(self._next_message(watch.is_late))
+        except Lost:
+            return self._bury(None, "error", f"its scoring process {self._end()}")
         except _Late:
-            self.kill()
-            limit = self._config.time_limit_s
-            return [self._part(current, "timeout", f"no verdict within reward_pool.time_limit_s={limit:g}")]
-        verdicts = [Verdict(**fields) for fields in answer["verdicts"]]
-        return [Part(spec.name, spec.config.weight, v) for spec, v in zip(self._specs, verdicts, strict=False)]
+            task, reward = split_running(watch.running)
+            self._kill()
+            return self._bury(task, "timeout", self._lateness(reward))
+        return []
 
     def kill(self) -> None:
         """End the process and what it started in its session, and wait for it; safe to call twice.
@@ -159,74 +187,112 @@ class ScoringProcess:
         Raises:
             RewardError: when it does not end, because a driver of the system holds it.
         """
+        try:
+            self._kill()
+        finally:
+            self._channel.close()
+            self._progress.close()
+
+    def _kill(self) -> None:
         if self._process.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
         try:
             self._process.wait(KILL_DEADLINE_S)
         except subprocess.TimeoutExpired as error:
             raise RewardError(f"scoring process {self.pid} does not end within {KILL_DEADLINE_S:.0f} s") from error
-        finally:
-            self._connection.close()
+
+    def _note(self, lines: Sequence[tuple[int, int, float, VerdictStatus, str | None, str]]) -> None:
+        """Settle the tasks that these lines finish; a line that came before says nothing new."""
+        last = len(self._specs) - 1
+        for number, reward, score, status, extracted, detail in lines:
+            task = self._pending.get(number)
+            parts = self._said.setdefault(number, [])
+            if task is None or reward != len(parts):
+                continue
+            verdict, spec = Verdict(score, status, extracted, detail), self._specs[reward]
+            parts.append(Part(spec.name, spec.config.weight, verdict))
+            if reward == last or verdict.status in SILENT_STATUSES:
+                del self._pending[number], self._said[number]
+                task.settle(parts)
+
+    def _bury(self, culprit: int | None, status: VerdictStatus, cause: str) -> list[Task]:
+        """Settle what the ended process had said, and the task it ended over; returns those it had not begun.
+
+        Args:
+            culprit: Number of the task that it was killed for; None when it ended by itself.
+            status: For the task it ended over.
+            cause: The same.
+        """
+        for lines in self._channel.rest():
+            self._note(lines)
+        self._note(_parse(self._progress.lines()))
+        number, reward = split_running(self._progress.running())
+        if culprit in (None, number) and number in self._pending:
+            parts = self._said.get(number, [])
+            self._pending.pop(number).settle([*parts, self._part(reward, status, cause)])
+        left = list(self._pending.values())
+        self._pending.clear()
+        if number < 0 and len(left) == 1:  # not even begun: taking it in is what ended the process
+            left.pop().settle([self._part(0, status, cause)])
+        for task in left:
+            task.alone = task.alone or number < 0
+        return left
 
     def _part(self, index: int, status: VerdictStatus, detail: str) -> Part:
         spec = self._specs[index]
         return Part(spec.name, spec.config.weight, Verdict(0.0, status, None, detail))
 
+    def _lateness(self, reward: int) -> str:
+        own = self._specs[reward].config.time_limit_s
+        setting = "reward_pool.time_limit_s" if own is None else f"rewards.{self._specs[reward].name}.time_limit_s"
+        return f"no verdict within {setting}={self._limits[reward]:g}"
+
     def _end(self) -> str:
         """How the process ended, once it has closed its connection."""
-        remaining = _until(OWN_END_S)
-        while not self.has_ended() and remaining() > 0:
+        deadline = time.monotonic() + OWN_END_S
+        while not self.has_ended() and time.monotonic() < deadline:
             time.sleep(0.005)
-        self.kill()
+        self._kill()
         status = self._process.returncode
         return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
 
-    def _time_limit(self) -> Callable[[], float]:
-        """Seconds left to a reward that starts now."""
-        clock, limit = ActiveClock(self.pid), self._config.time_limit_s
-        return lambda: min(limit - clock.elapsed(), WALL_FACTOR * limit - clock.wall())
-
-    def _send(self, body: bytes, remaining: Callable[[], float]) -> None:
-        unsent = memoryview(pack(body))
-        while unsent:
-            self._wait(select.POLLOUT, remaining)
-            try:
-                unsent = unsent[self._connection.send(unsent, socket.MSG_DONTWAIT) :]
-            except BlockingIOError:
-                continue
-            except (BrokenPipeError, ConnectionResetError) as error:
-                raise _Lost from error
-
-    def _receive(self, remaining: Callable[[], float]) -> dict[str, Any]:
-        while (body := self._reader.take()) is None:
-            self._wait(select.POLLIN, remaining)
-            try:
-                more = self._reader.feed(self._connection)
-            except ConnectionResetError as error:
-                raise _Lost from error
-            if not more:
-                raise _Lost
-        message: dict[str, Any] = json.loads(body)
-        return message
-
-    def _wait(self, event: int, remaining: Callable[[], float]) -> None:
-        """Return when the connection is ready. What is there is taken also when this thread looks late."""
-        poll = select.poll()
-        poll.register(self._connection, event)
-        poll.register(self._interrupt, select.POLLIN)
+    def _next_message(self, is_late: Callable[[], bool]) -> Any:
+        """The next message. What is there is taken also when this thread looks late."""
         while True:
-            left = remaining()
-            ready = [descriptor for descriptor, _ in poll.poll(max(0.0, min(left, _TICK_S)) * 1000)]
-            if self._interrupt in ready:
-                raise Interrupted
-            if ready:
-                return
+            message = self._channel.exchange(self._tick_s)
+            if message is not None:
+                return message
             if self.has_ended():
-                raise _Lost
-            if left <= 0:
+                raise Lost
+            if is_late():
                 raise _Late
 
 
-def _until(seconds: float) -> Callable[[], float]:
-    deadline = time.monotonic() + seconds
-    return lambda: deadline - time.monotonic()
+class _Watch:
+    """Times whatever a process is busy with, from when it is first seen."""
+
+    def __init__(self, progress: Progress, limits: Sequence[float], pid: int) -> None:
+        self._progress = progress
+        self._limits = limits
+        self._pid = pid
+        self._look()
+
+    def _look(self) -> None:
+        self.running = self._progress.running()
+        self._clock = ActiveClock(self._pid)
+
+    def is_late(self) -> bool:
+        """Whether the process has been busy with one and the same thing for too long."""
+        if self._progress.running() != self.running:
+            self._look()
+            return False
+        task, reward = split_running(self.running)
+        if task < 0:
+            return self._clock.wall() > INTAKE_DEADLINE_S
+        limit = self._limits[reward]
+        return self._clock.elapsed() > limit or self._clock.wall() > WALL_FACTOR * limit
+
+
+def _parse(lines: bytes) -> list[Any]:
+    parsed: list[Any] = json.loads(b"[" + lines.rstrip(b",") + b"]")
+    return parsed

@@ -1,8 +1,9 @@
 """The scoring process: builds the rewards, then answers one task after another. Single-threaded, imports no torch.
 
-    python -m vime_core.rewards.worker <socket> <owner's pid>
+    python -m vime_core.rewards.worker <socket> <memory file> <owner's pid>
 
-Tasks come as pickles (they hold arrays and the rewards' own settings), answers go as JSON.
+Tasks come as pickles (they hold arrays and the rewards' own settings), answers go as JSON: into the shared memory one
+by one, where the owner finds them should this process end, and over the socket when a batch is done.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from vime_core.rewards.frames import FrameReader, pack
-from vime_core.types import VERDICT_STATUSES, Verdict
+from vime_core.rewards.progress import Progress, result_line
+from vime_core.rewards.wire import decode
+from vime_core.types import SILENT_STATUSES, VERDICT_STATUSES, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +38,9 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Serve until the owner closes the connection or ends."""
-    connection, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    descriptor, memory, owner = map(int, sys.argv[1:])
     _end_with(owner)
+    connection, progress = socket.socket(fileno=descriptor), Progress(memory)
     reader = FrameReader()
     setup = _receive(connection, reader)
     if setup is None:
@@ -51,8 +55,39 @@ def main() -> None:
             _send(connection, {"kind": "failed", "reward": name, "cause": _line(error)})
             return
     _send(connection, {"kind": "ready"})
-    while (task := _receive(connection, reader)) is not None:
-        _send(connection, {"kind": "done", "verdicts": _judge(connection, rewards, *pickle.loads(task))})
+    results = _Results(connection, progress)
+    number = 0
+    while (batch := _receive(connection, reader)) is not None:
+        for sample, prompt in decode(batch):
+            _judge(results, number, rewards, sample, prompt)
+            number += 1
+        progress.rest()
+        results.send()
+
+
+class _Results:
+    """What the rewards said and the owner has not been sent."""
+
+    def __init__(self, connection: socket.socket, progress: Progress) -> None:
+        self._connection = connection
+        self._progress = progress
+        self.begin = progress.begin
+
+    def add(self, line: bytes) -> None:
+        """Keep a line, and send what there is when the memory is full."""
+        if self._progress.add(line):
+            return
+        self.send()
+        if not self._progress.add(line):
+            self._send(line)
+
+    def send(self) -> None:
+        """Send and forget; a line that the owner has twice, because this process ends in between, is no harm."""
+        self._send(self._progress.lines())
+        self._progress.clear()
+
+    def _send(self, lines: bytes) -> None:
+        self._connection.sendall(pack(b"[" + lines.rstrip(b",") + b"]"))
 
 
 def _end_with(owner: int) -> None:
@@ -76,22 +111,20 @@ def _build(factory: str, config: bytes) -> Reward:
     return reward
 
 
-def _judge(
-    connection: socket.socket, rewards: Sequence[Reward], sample: Sample, prompt: Prompt
-) -> list[dict[str, Any]]:
-    """The verdicts in the order of the rewards; ends after the first that failed."""
-    verdicts: list[dict[str, Any]] = []
+def _judge(results: _Results, number: int, rewards: Sequence[Reward], sample: Sample, prompt: Prompt) -> None:
+    """Ask the rewards in order, until one fails."""
     for index, reward in enumerate(rewards):
-        _send(connection, {"kind": "started", "reward": index})
+        results.begin(number, index)
         try:
-            verdicts.append(_as_fields(reward.score(sample, prompt)))
+            verdict = _checked(reward.score(sample, prompt))
         except BaseException as error:
-            verdicts.append({"score": 0.0, "status": "error", "extracted": None, "detail": _line(error)})
+            verdict = Verdict(0.0, "error", None, _line(error))
+        results.add(result_line(number, index, verdict))
+        if verdict.status in SILENT_STATUSES:
             break
-    return verdicts
 
 
-def _as_fields(verdict: object) -> dict[str, Any]:
+def _checked(verdict: object) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise TypeError(f"the reward returned {verdict!r:.80}, not a Verdict")
     if verdict.status not in VERDICT_STATUSES:
@@ -100,7 +133,7 @@ def _as_fields(verdict: object) -> dict[str, Any]:
     if not math.isfinite(score):
         raise ValueError(f"the reward gave the score {score}")
     extracted = None if verdict.extracted is None else str(verdict.extracted)
-    return {"score": score, "status": verdict.status, "extracted": extracted, "detail": str(verdict.detail)}
+    return Verdict(score, verdict.status, extracted, str(verdict.detail))
 
 
 def _line(error: BaseException) -> str:
