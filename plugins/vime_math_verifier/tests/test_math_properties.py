@@ -14,7 +14,7 @@ wrappers = st.lists(
     st.sampled_from(["{}", "**{}**", "${}$", r"\boxed{{{}}}", r"\text{{{}}}", r"\({}\)", "`{}`", r"\mathbf{{{}}}"]),
     max_size=4,
 )
-before = st.sampled_from(["", "We add 2 and 3.\n", "Answer: 1\n", "<think>\n", "x" * 500 + "\n"])
+before = st.sampled_from(["", "We add 2 and 3.\n", "Answer: 1\n", "<think>\nAnswer: 2\n</think>\n", "x" * 500 + "\n"])
 after = st.sampled_from(["", ".", " apples", "</s>", "<|im_end|>\n", "\n\nDone: 12 of 13.", " (since 1 + 1 = 2)", "%"])
 arbitrary = st.text(max_size=200) | st.text(alphabet="Answer: 0123456789,.=+-$\\{}()[]boxed*_ \n", max_size=200)
 

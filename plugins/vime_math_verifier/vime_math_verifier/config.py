@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vime_core.config.schema import RewardConfig
+from vime_core.config.schema import RewardConfig, option
 
 
 @dataclass(kw_only=True)
@@ -13,6 +13,10 @@ class DapoMathConfig(RewardConfig):
 
     name: str = "dapo_math"
     """The entry that is used."""
+    compat: str = option("vime", choices=("vime", "official"))
+    """`official` scores as the published DAPO rule did, mistakes included: +1 or -1, whatever the settings below."""
+    strict_box: bool = False
+    """With `compat=official`: accept nothing but a `\\boxed{}` in the last 100 characters."""
     wrong_score: float = 0.0
     """Score of a wrong or unparseable answer; DAPO's paper uses -1. A correct one scores 1."""
     boxed_fallback: bool = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from vime_core.types import Verdict
 from vime_math_verifier.locate import find_candidates
 from vime_math_verifier.number import canonical_number, parse_answer
+from vime_math_verifier.retraction import contradiction
 
 CORRECT_SCORE = 1.0
 
@@ -34,12 +35,15 @@ def verify(response: str, ground_truth: str, *, wrong_score: float = 0.0, boxed_
         return Verdict(0.0, "error", None, f"ground truth {ground_truth[:80]!r} is not an integer")
     reason = "no 'Answer:' in the response" + (" and no \\boxed{}" if boxed_fallback else "")
     for candidate in find_candidates(response, boxed_fallback=boxed_fallback):
-        answer = parse_answer(candidate)
+        answer = parse_answer(candidate.text)
         if answer is not None:
             break
-        reason = f"not one integer: {candidate[:80]!r}"
+        reason = f"not one integer: {candidate.text[:80]!r}"
     else:
         return Verdict(wrong_score, "unparseable", None, reason)
-    if answer == gold:
-        return Verdict(CORRECT_SCORE, "correct", answer)
-    return Verdict(wrong_score, "wrong", answer, f"expected {gold}")
+    if answer != gold:
+        return Verdict(wrong_score, "wrong", answer, f"expected {gold}")
+    doubt = candidate.doubt or contradiction(candidate.after, answer)
+    if doubt:
+        return Verdict(wrong_score, "unparseable", None, f"{answer} is left open: {doubt[:80]!r}")
+    return Verdict(CORRECT_SCORE, "correct", answer)

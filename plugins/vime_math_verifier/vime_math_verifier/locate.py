@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vime_math_verifier.number import is_dress
+from vime_math_verifier.retraction import NEAR_CHARS, is_denied_before, is_open_after, is_open_before
+from vime_math_verifier.thinking import without_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,18 +24,36 @@ MAX_DRESS_LINES = 4
 r"""Lines such as `\[` or `**` that may stand between `Answer:` and the answer."""
 
 MARKER = re.compile(r"(?<![A-Za-z])answer[\s*_`$}]{0,8}[:：]", re.IGNORECASE)  # noqa: RUF001
-SPECIAL_TOKEN = re.compile(r"<\|[A-Za-z0-9_▁｜-]{1,40}\|>|</?(?:s|eos|bos|pad|answer)>", re.IGNORECASE)  # noqa: RUF001
+SPECIAL_TOKEN = re.compile(
+    r"<[|｜][A-Za-z0-9_▁｜-]{1,40}[|｜]>|</?(?:s|eos|bos|pad|unk|answer|b|i|em|strong|p|br|br/|code|span|center)>"  # noqa: RUF001
+    r"|<(?:end|start)_of_turn>|\[/?INST\]|<0x0A>",
+    re.IGNORECASE,
+)
 BOX = "\\boxed"
+_JOINED_BOXES = re.compile(r"\\boxed\s{0,3}\{[^{}]{0,200}\}[\s$]{0,6}(?:[,;/&]|and|or|,\s{0,3}(?:and|or))[\s$]{0,6}$")
 
 
-def find_candidates(response: str, *, boxed_fallback: bool) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A text that may be the answer, and what surrounds it."""
+
+    text: str
+    after: str
+    """The rest of the response."""
+    doubt: str = ""
+    """Why the surroundings leave open whether it is the answer; empty when they do not."""
+
+
+def find_candidates(response: str, *, boxed_fallback: bool) -> Iterator[Candidate]:
     """The texts that may be the answer, the most binding first; at most two."""
-    text = SPECIAL_TOKEN.sub("\n", response[-MAX_RESPONSE_CHARS:])
+    text = SPECIAL_TOKEN.sub("\n", without_thinking(response)[-MAX_RESPONSE_CHARS:])
     line, box_start = "", 0
     last_marker = deque(MARKER.finditer(text), maxlen=1)
     if last_marker:
-        line, box_start = _answer_line(text, last_marker[0].end())
-        yield line
+        marker = last_marker[0]
+        line, box_start = _answer_line(text, marker.end())
+        prefix = text[max(0, marker.start() - NEAR_CHARS) : marker.start()].rpartition("\n")[2]
+        yield Candidate(line, text[box_start:], "denied before it is given" if is_denied_before(prefix) else "")
     # With a number on the answer line the policy has answered: a box elsewhere does not replace it.
     if boxed_fallback and not any("0" <= char <= "9" for char in line):
         box = _last_box(text, box_start)
@@ -52,15 +73,23 @@ def _answer_line(text: str, start: int) -> tuple[str, int]:
     return "", start
 
 
-def _last_box(text: str, start: int) -> str | None:
+def _last_box(text: str, start: int) -> Candidate | None:
     r"""What is inside the last `\boxed{}` at or after `start`, with balanced braces."""
     begin = text.rfind(BOX, start)
     if begin < 0:
         return None
-    content = text[begin + len(BOX) : begin + len(BOX) + MAX_ANSWER_CHARS].lstrip()
+    opening = begin + len(BOX)
+    rest = text[opening : opening + MAX_ANSWER_CHARS]
+    content = rest.lstrip()
     depth = 0
     for index, char in enumerate(content):
         depth += (char == "{") - (char == "}")
         if depth == 0:
-            return content[1:index] if char == "}" else None
+            if char != "}":
+                return None
+            end = opening + len(rest) - len(content) + index + 1
+            before = text[max(start, begin - MAX_ANSWER_CHARS) : begin].rpartition("\n")[2]
+            suffix = text[end : end + NEAR_CHARS].partition("\n")[0]
+            is_open = is_open_before(before) or is_open_after(suffix) or _JOINED_BOXES.search(before)
+            return Candidate(content[1:index], text[end:], "denied or not alone" if is_open else "")
     return None

@@ -6,8 +6,10 @@ Every pattern is a sequence of bounded or disjoint repetitions, so that matching
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 
-from vime_math_verifier.words import ATTACHED_UNITS, EXPLAINING_WORDS, HEDGES, UNIT_LETTERS, VALUE_WORDS
+from vime_math_verifier.words import ATTACHED_UNITS, DOUBTS, EXPLAINING_WORDS, HEDGES, UNIT_LETTERS, VALUE_WORDS
 
 MAX_CHARS = 1_000
 """A longer answer is refused unread."""
@@ -16,26 +18,32 @@ NUMBER = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?
 
 _CHARACTERS = str.maketrans(
     {
-        **dict.fromkeys("\u2212\u2013\u2010\u2011\ufe63\uff0d", "-"),  # minus signs and hyphens that stand for one
+        **dict.fromkeys(
+            "\u2212\u2013\u2010\u2011\u2012\ufe63\uff0d", "-"
+        ),  # minus signs and hyphens that stand for one
         **dict.fromkeys("\u00a0\u2002\u2003\u2005\u2007\u3000\t\r", " "),
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", None),  # zero width
-        **{chr(0xFF10 + digit): str(digit) for digit in range(10)},  # full width
+        **dict.fromkeys("\u3002\uff0e", "."),
+        "\uff0c": ",",
+        **{char: str(unicodedata.decimal(char)) for char in map(chr, range(0x80, sys.maxunicode)) if char.isdecimal()},
     }
 )
-_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
-_DEGREES = re.compile(r"\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])|°")
+_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\{\\,\}|,\\!|\\,|[\u2009\u202f\u00a0])(?=[0-9]{3}(?![0-9]))")
+_SIGN_GROUP = re.compile(r"\{([+-])\}(?=[0-9])")
+_DEGREES = re.compile(r"(?:\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])|°)(?: ?(?:\\(?:text|mathrm) ?\{)?[CFK]\b)?|℃|℉")
+_COLOUR = re.compile(r"\\(?:text)?color ?\{[A-Za-z]{1,20}\}|\\(?:begin|end) ?\{[A-Za-z]{1,20}\*?\}")
 _LATEX_DRESS = re.compile(
-    r"\\(?:(?:boxed|fbox|mbox|text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|displaystyle|bf|rm|left|right|quad"
+    r"\\(?:(?:boxed|fbox|mbox|text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|texttt|textsf|emph|underline|boldsymbol|bm|displaystyle|bf|rm|left|right|quad"
     r"|qquad)(?![A-Za-z])|[,;:! ()\[\]\\])"
 )
 _ESCAPED = re.compile(r"\\([$%#&_])")
 _CURRENCY_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])[$€£¥₹]+(?=[0-9])")
 _CURRENCY = re.compile(r"[$€£¥₹]")
-_TIE = re.compile(r"(?<=[A-Za-z0-9])~")
+_TIE = re.compile(r"(?<=[A-Za-z0-9])~|~(?=[A-Za-z])")
 _MARKDOWN_AND_QUOTES = re.compile(r"[*_`#{}\"'“”‘’]")  # noqa: RUF001
 _EQUALS = re.compile(r"=|\b(?:is|equals)\b", re.IGNORECASE)
 _ENCLOSED = re.compile(r"\( ?(?P<round>[^() ]+) ?\)|\[ ?(?P<square>[^\[\] ]+) ?\]")
-_POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])(?:\^ ?[23]|[²³])")
+_POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])(?: ?\^ ?-?[123]| ?[²³])")
 _NAME_TOKEN = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]")
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -54,12 +62,14 @@ def parse_answer(text: str) -> str | None:
     """
     if len(text) > MAX_CHARS:
         return None
-    text = _undress(text)
+    text = undress(text)
     value = _leading_number(text)
     if value is not None:
         return value
     *others, last = _EQUALS.split(text)
     value = _leading_number(last.strip(" :")) if others else None
+    if others and not others[0].strip():
+        del others[0]
     if value is None or not all(_is_name(side) or canonical_number(side) == value for side in others):
         return None
     return value
@@ -67,13 +77,15 @@ def parse_answer(text: str) -> str | None:
 
 def is_dress(line: str) -> bool:
     """Whether nothing is left of a line without its Markdown and LaTeX delimiters."""
-    return len(line) <= MAX_CHARS and not _undress(line)
+    return len(line) <= MAX_CHARS and not undress(line)
 
 
-def _undress(text: str) -> str:
-    text = text.translate(_CHARACTERS)
-    text = _THOUSANDS.sub(",", text)
+def undress(text: str) -> str:
+    """The text without Markdown and LaTeX around its words and numbers, and with plain characters for special ones."""
+    text = _THOUSANDS.sub(",", text).translate(_CHARACTERS)
+    text = _SIGN_GROUP.sub(r"\1", text)
     text = _DEGREES.sub(" ", text)
+    text = _COLOUR.sub(" ", text)
     text = _LATEX_DRESS.sub(" ", text)
     text = _ESCAPED.sub(r"\1", text)
     text = _CURRENCY.sub("", _CURRENCY_BETWEEN_DIGITS.sub(" ", text))
@@ -115,13 +127,19 @@ def _is_harmless(tail: str) -> bool:
     rest = tail.lstrip(" %.,;")
     words = [word.lower() for word in _WORD.findall(rest)]
     if rest.startswith("("):
-        return rest[1:].lstrip()[:1].isalpha() and words[0] not in HEDGES
+        return rest[1:].lstrip()[:1].isalpha() and _is_explanation(words)
     if words and words[0] in EXPLAINING_WORDS and rest[0].isalpha():
-        return True
+        return _is_explanation(words)
     rest = _POWER_OF_UNIT.sub("", rest)
     if not all(char.isalpha() or char in " .,;:()/-" for char in rest):
         return False
     return all(word not in VALUE_WORDS and (len(word) > 1 or word in UNIT_LETTERS) for word in words)
+
+
+def _is_explanation(words: list[str]) -> bool:
+    """Whether the words after a number give a reason or a remark, without doubting it."""
+    doubts = DOUBTS if words[0] in EXPLAINING_WORDS else HEDGES
+    return doubts.isdisjoint(words)
 
 
 def _is_name(side: str) -> bool:

@@ -18,12 +18,24 @@ UNIT_LETTERS = _words("a m g s h l")
 EXPLAINING_WORDS = _words("since because as")
 """What follows such a word gives reasons and may hold other numbers."""
 
-HEDGES = _words(
-    "or not no about approximately approx around nearly almost roughly maybe perhaps possibly probably least most more "
-    "less fewer between rounded base wrong incorrect never"
+DOUBTS = _words(
+    "wrong incorrect guess guessing unsure uncertain doubt doubtful tentative tentatively estimate estimated opposed "
+    "approximation bound disproved mistaken untrue invalid"
 )
-"""Words that leave open which number is meant."""
+"""Words that doubt a number even where reasons are given."""
 
+HEDGES = DOUBTS | _words(
+    "or not no nor about approximately approx around nearly almost roughly maybe perhaps possibly probably likely "
+    "unlikely presumably supposedly least most more less fewer between rounded base never neither think believe "
+    "suspect suppose assume assuming if unless might could may hopefully give false mistake error impossible cannot isn "
+    "wasn aren doesn instead rather except earlier previously unverified unconfirmed rejected"
+)
+"""Words that deny a number or leave open which one is meant."""
+
+_BOUNDS = _words(
+    "minimum maximum max lower upper bounds limit up upward upwards above below under over exceeding exceeds beyond "
+    "tops ish but however though although greater larger bigger smaller higher further"
+)
 _MAGNITUDES = _words(
     "half halves third thirds quarter quarters tenth tenths hundredth hundredths thousandth thousandths dozen dozens "
     "score hundred hundreds thousand thousands million millions billion billions trillion trillions"
@@ -37,5 +49,5 @@ _NUMBER_WORDS = _words(
     "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
 )
 
-VALUE_WORDS = HEDGES | _MAGNITUDES | _OPERATIONS | _NUMBER_WORDS
+VALUE_WORDS = HEDGES | _BOUNDS | _MAGNITUDES | _OPERATIONS | _NUMBER_WORDS
 """Words after a number that change it, add another or leave it open."""
