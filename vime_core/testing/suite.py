@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
+from vime_core.config import schema
 from vime_core.config.fields import setting_fields
 from vime_core.plugins.manager import load_plugins
 from vime_core.testing.contract import Nonconformance, check_interface, require
@@ -109,7 +110,8 @@ class ComponentSuite:
     def test_every_setting_has_a_default_and_a_docstring(self) -> None:
         """`vime plugins show` and the documentation need them."""
         entry = self.component().entry
-        inherited = {name for base in entry.config.__mro__[1:] for name in getattr(base, "__annotations__", {})}
+        core = [base for base in entry.config.__mro__ if base.__module__ == schema.__name__]
+        inherited = {name for base in core for name in vars(base).get("__annotations__", {})}
         for field in setting_fields(entry.config):
             where = f"setting {field.name} of {entry.config.__name__}"
             if field.name != "name":

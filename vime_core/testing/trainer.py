@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -67,7 +67,7 @@ class BigramTrainer:
         with torch.no_grad():
             for weight in self._weights.values():
                 if weight.grad is not None:
-                    weight -= self._context.config.lr * weight.grad
+                    weight.sub_(self._context.config.lr * weight.grad)
                     weight.grad = None
         metrics = {**_means(outputs, batch.denominator), "grad_norm": float(norm), "lr": self._context.config.lr}
         return UpdateReport(metrics, logprobs)
@@ -128,7 +128,7 @@ def _means(outputs: Sequence[LossOutput], denominator: float) -> dict[str, float
     means = {"loss": sum(float(output.loss.detach()) for output in outputs) / denominator}
     for name in outputs[0].metrics:
         parts = [output.metrics[name] for output in outputs]
-        counts = [cast("torch.Tensor", part.count) for part in parts if part.count is not None]
+        counts = [part.count for part in parts if part.count is not None]
         total = sum(float(part.total) for part in parts)
         means[name] = total / (sum(float(count) for count in counts) if counts else denominator)
     return means

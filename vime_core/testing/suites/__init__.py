@@ -40,3 +40,19 @@ SUITES: Mapping[str, type[ComponentSuite]] = {
     )
 }
 """Configuration key of a kind -> its suite."""
+
+__all__ = [
+    "SUITES",
+    "AcceleratorSuite",
+    "AlgorithmSuite",
+    "FilterSuite",
+    "ModelFamilySuite",
+    "ObserverSuite",
+    "PromptSourceSuite",
+    "RewardSuite",
+    "RolloutBackendSuite",
+    "RolloutFunctionSuite",
+    "SyncStrategySuite",
+    "TrackerSuite",
+    "TrainBackendSuite",
+]

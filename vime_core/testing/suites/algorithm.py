@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vime_core.plugins.interfaces import Algorithm, Needs
-from vime_core.testing.contract import require, require_equal
+from vime_core.testing.contract import Nonconformance, require, require_equal
 from vime_core.testing.losses import loss_inputs, poisoned, sequences
 from vime_core.testing.prompts import make_prompt
 from vime_core.testing.samples import make_sample
@@ -160,7 +160,8 @@ class AlgorithmSuite(ComponentSuite):
         require(output.loss.dim() == 0, f"the loss must be a scalar, not of shape {tuple(output.loss.shape)}")
         require(output.loss.requires_grad, "the loss cannot be differentiated")
         output.loss.backward()
-        require(logprobs.grad is not None, "the loss does not depend on the log-probs")
+        if logprobs.grad is None:
+            raise Nonconformance("the loss does not depend on the log-probs")
         metrics = {name: _plain(name, metric) for name, metric in output.metrics.items()}
         return float(output.loss.detach()), logprobs.grad.numpy(), metrics
 
