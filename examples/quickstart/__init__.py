@@ -1,1 +1,1 @@
-"""A tiny Qwen3 that forgets to carry learns to add by GRPO, on a CPU."""
+"""A tiny Qwen3 learns by GRPO to add carefully, on a CPU."""

@@ -1,4 +1,4 @@
-"""Sums of two two-digit numbers, most of which need a carry, and the answers of a pupil who forgets it."""
+"""Sums of two two-digit numbers, most of which need a carry, and two ways to answer them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,15 @@ class Problem:
         return self.left % 10 + self.right % 10 >= 10
 
     @property
-    def careless_answer(self) -> int:
-        """The sum of someone who adds digit by digit and forgets the carry: 27+45 is 62."""
-        return self.answer - 10 if self.carries else self.answer
+    def careful_response(self) -> str:
+        """Writes the ones down first: `7+5=12`, then the answer. The form is that of the reward `dapo_math`."""
+        left, right = self.left % 10, self.right % 10
+        return f"{left}+{right}={left + right}\nAnswer: {self.answer}"
+
+    @property
+    def careless_response(self) -> str:
+        """Answers at once, and forgets the carry: 27+45 is 62."""
+        return f"Answer: {self.answer - 10 if self.carries else self.answer}"
 
     def row(self) -> dict[str, Any]:
         """The problem in the schema of DAPO-Math-17k."""
@@ -56,11 +62,6 @@ class Problem:
             "reward_model": {"ground_truth": str(self.answer), "style": "rule"},
             "extra_info": {"index": self.question.rstrip("=")},
         }
-
-
-def response(answer: int) -> str:
-    """How the assistant writes an answer; the contract of the reward `dapo_math`."""
-    return f"Answer: {answer}"
 
 
 def split(seed: int) -> tuple[list[Problem], list[Problem]]:

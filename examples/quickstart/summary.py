@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 GREEDY = "eval/heldout/accuracy"
 SAMPLED = "eval/heldout_sampled/accuracy"
 REWARD = "rollout/raw_reward"
+LENGTH = "rollout/response_len_mean"
 DIFFERENCE = "train/train_rollout_logprob_abs_diff"
 FIRST_STEPS = 5
 LAST_STEPS = 10
@@ -41,14 +42,15 @@ def summarise(folder: RunFolder) -> str:
 
 
 def _numbers(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    rewards = _values(records, REWARD)
+    steps = f"first {FIRST_STEPS} and last {LAST_STEPS} steps"
     rows = [
-        ("held-out accuracy, greedy", _values(records, GREEDY)[:1], _values(records, GREEDY)[-1:]),
-        ("held-out accuracy, sampled", _values(records, SAMPLED)[:1], _values(records, SAMPLED)[-1:]),
-        (f"reward, first {FIRST_STEPS} and last {LAST_STEPS} steps", rewards[:FIRST_STEPS], rewards[-LAST_STEPS:]),
+        ("held-out accuracy, greedy", *_ends(_values(records, GREEDY), 1, 1)),
+        ("held-out accuracy, sampled", *_ends(_values(records, SAMPLED), 1, 1)),
+        (f"reward, {steps}", *_ends(_values(records, REWARD), FIRST_STEPS, LAST_STEPS)),
+        (f"response tokens, {steps}", *_ends(_values(records, LENGTH), FIRST_STEPS, LAST_STEPS)),
     ]
     lines = [_row("", "before", "after")]
-    lines += [_row(name, _mean(before), _mean(after)) for name, before, after in rows]
+    lines += [_row(*row) for row in rows]
     differences = _values(records, DIFFERENCE)
     if differences:
         lines += ["", f"largest log-prob difference between trainer and engines: {max(differences):.1e}"]
@@ -59,8 +61,12 @@ def _values(records: Sequence[Mapping[str, Any]], key: str) -> list[float]:
     return [record[key] for record in records if key in record]
 
 
+def _ends(values: Sequence[float], first: int, last: int) -> tuple[str, str]:
+    return _mean(values[:first]), _mean(values[-last:])
+
+
 def _row(name: str, before: str, after: str) -> str:
-    return f"{name:<34}{before:>8}{after:>8}"
+    return f"{name:<46}{before:>8}{after:>8}"
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -83,7 +89,7 @@ def _sample(group: Group) -> str:
     sample = group.samples[0]
     question = group.prompt.messages[-1]["content"] if group.prompt.messages else ""
     status = sample.verdict.status if sample.verdict else "not judged"
-    return f"{shorten(question, WIDTH):<8} {shorten(sample.response_text, WIDTH):<14} {status}"
+    return f"{shorten(question, WIDTH):<8} {shorten(sample.response_text, WIDTH):<22} {status}"
 
 
 def _where(path: Path) -> list[str]:

@@ -1,6 +1,6 @@
-"""The model that GRPO starts from: a tiny Qwen3 that learned to add from a pupil who forgets most carries.
+"""The model that GRPO starts from: a tiny Qwen3 that learned to add from a pupil who is careless most of the time.
 
-It has seen right and wrong answers to the same kind of problem, as pre-training data hold them, and gives either at
+It has seen good and bad answers to the same kind of problem, as pre-training data hold them, and gives either at
 random. Which one is wanted, only the reward tells.
 """
 
@@ -15,7 +15,6 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from examples.quickstart.problems import response
 from examples.quickstart.tokenizer import END_OF_TEXT, IM_END
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 VOCABULARY = 264
 """256 bytes and 3 special tokens, rounded up to a multiple of 8."""
-CARRY_RATE = 0.2
-"""How often the pupil remembers the carry."""
+CAREFUL_RATE = 0.2
+"""How often the pupil works carefully."""
 IGNORED = -100
 """Label without loss, torch's default `ignore_index`."""
 
@@ -37,7 +36,7 @@ IGNORED = -100
 class WarmUp:
     """How the supervised warm-up goes."""
 
-    steps: int = 450
+    steps: int = 400
     batch: int = 64
     lr: float = 2e-3
     lr_rise_steps: int = 20
@@ -50,7 +49,7 @@ class Demonstrations(NamedTuple):
     """What the warm-up may show of one problem, as token ids."""
 
     prompt: list[int]
-    right: list[int]
+    careful: list[int]
     careless: list[int]
 
 
@@ -117,12 +116,12 @@ def demonstrations(problem: Problem, tokenizer: PreTrainedTokenizerFast) -> Demo
     """Token ids of a problem's prompt, and of the two responses that the pupil may give."""
     chat = [{"role": "user", "content": problem.question}]
     prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    texts = [prompt, *(response(answer) + IM_END for answer in (problem.answer, problem.careless_answer))]
+    texts = [prompt, *(response + IM_END for response in (problem.careful_response, problem.careless_response))]
     return Demonstrations(*tokenizer(texts)["input_ids"])
 
 
 def _pick(choice: Demonstrations, generator: random.Random) -> tuple[list[int], list[int]]:
-    return choice.prompt, choice.right if generator.random() < CARRY_RATE else choice.careless
+    return choice.prompt, choice.careful if generator.random() < CAREFUL_RATE else choice.careless
 
 
 def rate_factor(step: int, plan: WarmUp) -> float:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from examples.quickstart.make_assets import FOLDER
-from examples.quickstart.problems import Problem, response
+from examples.quickstart.problems import Problem
 from examples.quickstart.summary import GREEDY, SAMPLED
 from examples.quickstart.tokenizer import IM_END
 from vime_core.config.compose import compose
@@ -35,7 +35,7 @@ def test_settings_can_be_overridden():
 
 def test_prompts_and_responses_fit_the_limits(assets, tokenizer):
     rollout = compose(["experiment=quickstart"]).config.rollout
-    assert len(tokenizer.encode(response(Problem(99, 99).answer) + IM_END)) <= rollout.max_response_tokens
+    assert len(tokenizer.encode(Problem(99, 99).careful_response + IM_END)) <= rollout.max_response_tokens
     model = Tokenizer(assets / "model")
     table = PromptTable(str(WORD_PROBLEMS), FilesConfig(), model, max_prompt_tokens=rollout.max_prompt_tokens)
     assert table.report()["too_long"] == 0

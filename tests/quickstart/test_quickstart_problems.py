@@ -1,6 +1,6 @@
 import pytest
 
-from examples.quickstart.problems import CARRY_SHARE, HELD_OUT, Problem, response, split, write_parquet
+from examples.quickstart.problems import CARRY_SHARE, HELD_OUT, Problem, split, write_parquet
 from vime_core.data.config import FilesConfig
 from vime_core.data.prompts import PromptTable
 from vime_core.types import Prompt
@@ -34,20 +34,26 @@ def test_the_split_is_a_function_of_the_seed():
     assert split(0) != split(1)
 
 
-def test_the_careless_answer_is_wrong_only_where_a_carry_was_forgotten(problems):
-    assert Problem(27, 45).careless_answer == 62
-    assert Problem(95, 17).careless_answer == 102
+def test_careful_work_shows_the_ones_and_careless_work_forgets_their_carry():
+    assert Problem(27, 45).careful_response == "7+5=12\nAnswer: 72"
+    assert Problem(27, 45).careless_response == "Answer: 62"
+    assert Problem(95, 17).careless_response == "Answer: 102"
+    assert Problem(21, 45).careless_response == "Answer: 66"
+
+
+def test_the_careless_answer_adds_digit_by_digit(problems):
     for problem in problems[0]:
-        digits = [sum(column) % 10 for column in zip(divmod(problem.left, 10), divmod(problem.right, 10), strict=True)]
-        assert [problem.careless_answer // 10 % 10, problem.careless_answer % 10] == digits
-        assert (problem.careless_answer == problem.answer) is not problem.carries
+        answer = int(problem.careless_response.removeprefix("Answer: "))
+        columns = zip(divmod(problem.left, 10), divmod(problem.right, 10), strict=True)
+        assert [answer // 10 % 10, answer % 10] == [sum(column) % 10 for column in columns]
+        assert (answer == problem.answer) is not problem.carries
 
 
-def test_the_reward_accepts_the_right_answer_and_no_careless_one(problems):
+def test_the_reward_accepts_careful_work_and_no_forgotten_carry(problems):
     for problem in problems[1]:
         gold = problem.row()["reward_model"]["ground_truth"]
-        assert verify(response(problem.answer), gold).status == "correct"
-        careless = verify(response(problem.careless_answer), gold).status
+        assert verify(problem.careful_response, gold).status == "correct"
+        careless = verify(problem.careless_response, gold).status
         assert careless == ("wrong" if problem.carries else "correct")
 
 

@@ -110,7 +110,7 @@ def test_the_first_part_that_fails_ends_the_quickstart(tmp_path, monkeypatch, fa
 @pytest.mark.full
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("seed", "learns"), [(0, True), (1, True), (2, True), (0, False)])
-def test_grpo_teaches_the_model_to_carry(tmp_path, seed, learns):
+def test_grpo_teaches_the_model_to_work_carefully(tmp_path, seed, learns):
     """The whole quickstart, as `make quickstart` runs it; without a learning rate nothing may rise."""
     settings = [f"run.root={tmp_path}", f"run.seed={seed}", *([] if learns else ["train.lr=0", "train.steps=20"])]
     command = [sys.executable, "-m", "examples.quickstart.run", *settings]

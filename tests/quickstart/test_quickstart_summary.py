@@ -16,7 +16,7 @@ def write_run(path, steps=20, rollouts=True):
     writer = MetricsWriter(folder.metrics_file)
     writer.write(0, {summary.GREEDY: 0.2, summary.SAMPLED: 0.1})
     for step in range(1, steps + 1):
-        metrics = {summary.REWARD: step / 100, summary.DIFFERENCE: 1e-6 if step == 3 else 1e-7}
+        metrics = {summary.REWARD: step / 100, summary.LENGTH: step, summary.DIFFERENCE: 1e-6 if step == 3 else 1e-7}
         if step == steps:
             metrics |= {summary.GREEDY: 0.8, summary.SAMPLED: 0.7}
         writer.write(step, metrics)
@@ -51,11 +51,12 @@ def words(text):
 
 def test_the_numbers_are_those_of_the_run(tmp_path):
     text = words(summary.summarise(write_run(tmp_path / "run")))
-    assert text[:4] == [
+    assert text[:5] == [
         "before after",
         "held-out accuracy, greedy 0.200 0.800",
         "held-out accuracy, sampled 0.100 0.700",
         "reward, first 5 and last 10 steps 0.030 0.155",
+        "response tokens, first 5 and last 10 steps 3.000 15.500",
     ]
     assert "largest log-prob difference between trainer and engines: 1.0e-06" in text
 

@@ -5,7 +5,7 @@ import torch
 
 from examples.quickstart.problems import Problem
 from examples.quickstart.warmup import (
-    CARRY_RATE,
+    CAREFUL_RATE,
     VOCABULARY,
     WarmUp,
     demonstrations,
@@ -20,7 +20,7 @@ def test_a_demonstration_is_the_chat_and_either_answer(tokenizer):
     choice = demonstrations(Problem(27, 45), tokenizer)
     assert [tokenizer.decode(ids) for ids in choice] == [
         "<|im_start|>user\n27+45=<|im_end|>\n<|im_start|>assistant\n",
-        "Answer: 72<|im_end|>",
+        "7+5=12\nAnswer: 72<|im_end|>",
         "Answer: 62<|im_end|>",
     ]
 
@@ -45,8 +45,8 @@ def test_the_warm_up_teaches_the_pupils_habit(tokenizer):
     warm_up(model, tokenizer, [problem], 0, WarmUp(steps=120, batch=32), report=lambda line: None)
     model.eval()
     choice = demonstrations(problem, tokenizer)
-    probabilities = [sequence_probability(model, choice.prompt, ids) for ids in (choice.right, choice.careless)]
-    assert probabilities == pytest.approx([CARRY_RATE, 1 - CARRY_RATE], abs=0.1)
+    probabilities = [sequence_probability(model, choice.prompt, ids) for ids in (choice.careful, choice.careless)]
+    assert probabilities == pytest.approx([CAREFUL_RATE, 1 - CAREFUL_RATE], abs=0.1)
 
 
 def sequence_probability(model, prompt, answer):
