@@ -36,27 +36,27 @@ def test_entries_name_what_can_be_loaded():
     assert sync.config().name == "shm"
 
 
-def test_the_receiver_can_be_registered_twice():
-    """vLLM calls the entry point more than once in some processes, and refuses a second engine of one name."""
-    program = """
+def test_what_is_changed_in_vllm_still_fits_the_installed_one(model_folder):
+    """One process for both, as importing vLLM takes most of the time.
+
+    vLLM calls the entry point more than once in some processes, and refuses a second engine of one name.
+    `server.fork_cpu_processes` replaces what makes vLLM's CPU platform spawn.
+    """
+    program = f"""
+import os
 from importlib.metadata import entry_points
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
 [entry] = entry_points(group="vllm.general_plugins", name="vime_vllm")
 entry.load()()
 entry.load()()
 print("receiver", Factory._registry["shm"]().__name__)
-"""
-    assert "receiver ShmReceiver" in _run(program)
 
-
-def test_forking_still_fits_the_installed_vllm(model_folder):
-    """`server.fork_cpu_processes` replaces what makes vLLM's CPU platform spawn."""
-    program = f"""
-import os
 from vime_vllm.server import fork_cpu_processes
 from vllm.engine.arg_utils import EngineArgs
 fork_cpu_processes()
 EngineArgs(model="{model_folder}", skip_tokenizer_init=True, dtype="float32").create_engine_config()
 print("method", os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
 """
-    assert "method fork" in _run(program)
+    printed = _run(program)
+    assert "receiver ShmReceiver" in printed
+    assert "method fork" in printed
