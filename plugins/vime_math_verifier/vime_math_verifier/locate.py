@@ -25,7 +25,7 @@ r"""Lines such as `\[` or `**` that may stand between `Answer:` and the answer."
 
 MARKER = re.compile(r"(?<![A-Za-z])answer[\s*_`$}]{0,8}[:：]", re.IGNORECASE)  # noqa: RUF001
 SPECIAL_TOKEN = re.compile(
-    r"<[|｜][A-Za-z0-9_▁｜-]{1,40}[|｜]>|</?(?:s|eos|bos|pad|unk|answer|b|i|em|strong|p|br|br/|code|span|center)>"  # noqa: RUF001
+    r"<[|｜][A-Za-z0-9_▁｜-]{1,40}[|｜]>|</?(?:s|eos|bos|pad|unk|answer)>"  # noqa: RUF001
     r"|<(?:end|start)_of_turn>|\[/?INST\]|<0x0A>",
     re.IGNORECASE,
 )

@@ -29,6 +29,7 @@ _CHARACTERS = str.maketrans(
     }
 )
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\{\\,\}|,\\!|\\,|[\u2009\u202f\u00a0])(?=[0-9]{3}(?![0-9]))")
+_HTML = re.compile(r"</?(?:b|i|u|em|strong|p|code|span|center|br ?/?)>", re.IGNORECASE)
 _SIGN_GROUP = re.compile(r"\{([+-])\}(?=[0-9])")
 _DEGREES = re.compile(r"(?:\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])|°)(?: ?(?:\\(?:text|mathrm) ?\{)?[CFK]\b)?|℃|℉")
 _COLOUR = re.compile(r"\\(?:text)?color ?\{[A-Za-z]{1,20}\}|\\(?:begin|end) ?\{[A-Za-z]{1,20}\*?\}")
@@ -42,7 +43,8 @@ _CURRENCY = re.compile(r"[$€£¥₹]")
 _TIE = re.compile(r"(?<=[A-Za-z0-9])~|~(?=[A-Za-z])")
 _MARKDOWN_AND_QUOTES = re.compile(r"[*_`#{}\"'“”‘’]")  # noqa: RUF001
 _EQUALS = re.compile(r"=|\b(?:is|equals)\b", re.IGNORECASE)
-_ENCLOSED = re.compile(r"\( ?(?P<round>[^() ]+) ?\)|\[ ?(?P<square>[^\[\] ]+) ?\]")
+_OPENING = re.compile(r"(?:[(\[] ?){1,4}")
+_CLOSING_OF = {"(": ")", "[": "]"}
 _POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])(?: ?\^ ?-?[123]| ?[²³])")
 _NAME_TOKEN = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9\s]")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -83,6 +85,7 @@ def is_dress(line: str) -> bool:
 def undress(text: str) -> str:
     """The text without Markdown and LaTeX around its words and numbers, and with plain characters for special ones."""
     text = _THOUSANDS.sub(",", text).translate(_CHARACTERS)
+    text = _HTML.sub(" ", text)
     text = _SIGN_GROUP.sub(r"\1", text)
     text = _DEGREES.sub(" ", text)
     text = _COLOUR.sub(" ", text)
@@ -95,13 +98,21 @@ def undress(text: str) -> str:
 
 def _leading_number(text: str) -> str | None:
     """The number that `text` starts with, when what follows does not change its value."""
-    enclosed = _ENCLOSED.match(text)
-    if enclosed:
-        number, end = NUMBER.fullmatch(enclosed["round"] or enclosed["square"]), enclosed.end()
-    else:
-        number = NUMBER.match(text)
-        end = number.end() if number else 0
-    if number is None or not _is_harmless(text[end:]):
+    opening = _OPENING.match(text)
+    start = opening.end() if opening else 0
+    number = NUMBER.match(text, start)
+    if number is None:
+        return None
+    end = number.end()
+    if opening:
+        closing = "".join(_CLOSING_OF[char] for char in reversed(opening[0]) if char != " ")
+        rest = text[end:].lstrip()
+        while closing and rest.startswith(closing[0]):
+            closing, rest = closing[1:], rest[1:].lstrip() if len(closing) > 1 else rest[1:]
+        if closing:
+            return None
+        end = len(text) - len(rest)
+    if not _is_harmless(text[end:]):
         return None
     return _canonical(number[0])
 

@@ -41,6 +41,7 @@ _TAKEN_BACK = re.compile(
     r"|correct\?|(?:an? )?(?:error|mistake|guess)\b)"
     r"|\b(?:isn't|wasn't|is not|was not|cannot be|can't be) "
     r"(?:correct|right|true|the (?:correct |right |final )?answer)\b"
+    r"|^[\s$*_.)}]{0,8}(?:is|was|seems|looks|must be) (?:wrong|incorrect|not\b|false|invalid|(?:an? )?(?:mistake|guess)\b)"
     r"|\bi (?:made|have made|was|am|may be|might be|could be) (?:an? )?"
     r"(?:mistake|error|wrong|mistaken|not sure|unsure)\b"
     r"|\bi(?:'m| am) (?:not (?:sure|certain|confident)|unsure|guessing)\b"
@@ -107,7 +108,7 @@ def _others(after: str) -> Iterable[str]:
 def _first_line(after: str) -> str:
     """The first line that is more than dress, without its dress."""
     for line in after[:400].split("\n")[:6]:
-        plain = undress(line)
+        plain = undress(line).removeprefix("or ").removeprefix("and ")
         if plain:
             return plain.rstrip(".") if NUMBER.match(plain) else ""
     return ""
