@@ -121,7 +121,7 @@ def check_killed_replay(world, recording, tmp_path, dtype, *, steps, kills):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_replay_that_is_killed_ends_with_the_same_bits(world, recording, tmp_path, dtype):
-    check_killed_replay(world, recording, tmp_path, dtype, steps=8, kills=3)
+    check_killed_replay(world, recording, tmp_path, dtype, steps=6, kills=2)
 
 
 @pytest.mark.full

@@ -112,6 +112,6 @@ def _record(composed: ComposedConfig) -> RolloutRecord:
     written = None if config.resume.mode == "never" or config.resume.run is None else Path(config.resume.run).resolve()
     if written is not None and written == record.folder:
         raise ConfigError(
-            f"resume.run={config.resume.run} is the run that is replayed: give the new run another folder"
+            f"resume.run={config.resume.run} is the run that is replayed: give another folder"
         )
     return record
