@@ -111,7 +111,5 @@ def _record(composed: ComposedConfig) -> RolloutRecord:
     record: RolloutRecord = composed.components["rollout"].build(config.rollout, config.train.steps)
     written = None if config.resume.mode == "never" or config.resume.run is None else Path(config.resume.run).resolve()
     if written is not None and written == record.folder:
-        raise ConfigError(
-            f"resume.run={config.resume.run} is the run that is replayed: give another folder"
-        )
+        raise ConfigError(f"resume.run={config.resume.run} is the run that is replayed: give another folder")
     return record

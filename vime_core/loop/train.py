@@ -46,10 +46,17 @@ def run(composed: ComposedConfig) -> int:
             log.exception("the run failed")
             raise
         finally:
-            # All who write have ended: what a failed save left must not keep a full disk full.
-            opened.checkpoints.clean()
+            _clean(opened)
             opened.folder.unlock()
     return 0
+
+
+def _clean(opened: OpenRun) -> None:
+    """What a failed save left must not keep a full disk full; resuming cleans too, so this must not hide a cause."""
+    try:
+        opened.checkpoints.clean()
+    except OSError as error:
+        log.warning("cannot remove a half-written checkpoint from %s: %s", opened.folder.checkpoints, error)
 
 
 def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> None:
