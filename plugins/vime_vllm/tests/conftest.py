@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import secrets
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -13,7 +18,9 @@ from vime_core.accelerators.cpu import CpuAccelerator
 from vime_core.config.schema import AcceleratorConfig
 from vime_core.models.geometry import ModelGeometry
 from vime_core.plugins.interfaces import RolloutContext
-from vime_vllm.config import VllmConfig
+from vime_vllm.backend import VllmBackend
+from vime_vllm.config import ShmConfig, VllmConfig
+from vime_vllm.sync.shm import ShmSync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,3 +121,98 @@ def make_context(model_folder: Path) -> Callable[..., RolloutContext]:
         )
 
     return make
+
+
+class Run:
+    """Backend, sync strategy and the policies that were pushed, by version."""
+
+    def __init__(self, context, make_model):
+        self.context = context
+        self.make_model = make_model
+        self.backend = VllmBackend(context)
+        self.sync = ShmSync(ShmConfig(bucket_mib=1), rank=0, world_size=1)
+        self.models = {}
+
+    @property
+    def version(self):
+        return max(self.models)
+
+    @property
+    def names(self):
+        return [endpoint.name for endpoint in self.backend.endpoints()]
+
+    def push(self, seed):
+        version = len(self.models)
+        self.models[version] = self.make_model(seed)
+        return self.sync.push(iter(self.models[version].state_dict().items()), version)
+
+    def publish(self, seed):
+        """As the loop does it."""
+        asyncio.run(self.backend.pause())
+        report = self.push(seed)
+        asyncio.run(self.backend.resume())
+        return report
+
+    def generate(self, prompts, all_params, engine=None):
+        async def together():
+            return await asyncio.gather(
+                *(self.backend.generate(p, s, engine=engine) for p, s in zip(prompts, all_params, strict=True))
+            )
+
+        return asyncio.run(together())
+
+    def metric(self, name):
+        """The counter `name` of each engine."""
+        pattern = re.compile(rf"^vllm:{name}\S*{{[^}}]*}} (\S+)$", re.MULTILINE)
+        return [
+            sum(float(value) for value in pattern.findall(self.get(endpoint.url + "/metrics", self.context.run_key)[1]))
+            for endpoint in self.backend.endpoints()
+        ]
+
+    def logprobs(self, version, prompt, token_ids):
+        """[R] of the response's tokens, by transformers, at temperature 1."""
+        ids = torch.tensor([[*prompt, *token_ids]])
+        with torch.no_grad():
+            logprobs = self.models[version](ids).logits.float().log_softmax(-1)[0]
+        rows = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
+        return logprobs[rows, ids[0, len(prompt) :]].numpy()
+
+    def difference(self, prompt, completion):
+        """Largest difference from transformers, each token under the policy that is said to have sampled it."""
+        worst = 0.0
+        for span in completion.policy_versions:
+            expected = self.logprobs(span.version, prompt, completion.token_ids.tolist())
+            part = slice(span.start, span.end)
+            worst = max(worst, float(np.abs(expected[part] - completion.logprobs[part]).max()))
+        return worst
+
+    @staticmethod
+    def get(url, key=None, method="GET"):
+        """(status, text)"""
+        request = urllib.request.Request(url, method=method, data=b"{}" if method == "POST" else None)
+        request.add_header("content-type", "application/json")
+        if key is not None:
+            request.add_header("authorization", f"Bearer {key}")
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def run(make_context, make_model, keeper, ray_runtime, tmp_path_factory):
+    context = make_context(tmp_path_factory.mktemp("logs"), keeper=keeper.address)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIME_RUN_ID", context.run_id)
+        patch.setenv("VIME_PUSH_DEADLINE_S", "60")
+        run = Run(context, make_model)
+        try:
+            run.backend.start()
+            run.sync.connect(run.backend.endpoints())
+            run.publish(seed=0)
+            yield run
+        finally:
+            run.sync.close()
+            run.backend.close()

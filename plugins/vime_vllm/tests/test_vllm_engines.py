@@ -11,8 +11,6 @@ import os
 import re
 import signal
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +22,8 @@ from vime_core.config.schema import SyncConfig
 from vime_core.errors import DeadlineError, EngineError, SyncError
 from vime_core.loop.probe import Probe
 from vime_core.types import Prompt, SamplingParams, VersionSpan
-from vime_vllm.backend import VllmBackend
-from vime_vllm.config import ShmConfig
 from vime_vllm.sync.control import WeightSessions
 from vime_vllm.sync.segment import FOLDER
-from vime_vllm.sync.shm import ShmSync
 
 pytestmark = pytest.mark.engine
 
@@ -42,103 +37,6 @@ def params(**changes):
     return dataclasses.replace(PARAMS, **changes)
 
 
-def model_logprobs(model, prompt, token_ids):
-    """[R] of the response's tokens, by transformers, at temperature 1."""
-    ids = torch.tensor([[*prompt, *token_ids]])
-    with torch.no_grad():
-        logprobs = model(ids).logits.float().log_softmax(-1)[0]
-    rows = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
-    return logprobs[rows, ids[0, len(prompt) :]].numpy()
-
-
-class Run:
-    """Backend, sync strategy and the policies that were pushed, by version."""
-
-    def __init__(self, context, make_model):
-        self.context = context
-        self.make_model = make_model
-        self.backend = VllmBackend(context)
-        self.sync = ShmSync(ShmConfig(bucket_mib=1), rank=0, world_size=1)
-        self.models = {}
-
-    @property
-    def version(self):
-        return max(self.models)
-
-    @property
-    def names(self):
-        return [endpoint.name for endpoint in self.backend.endpoints()]
-
-    def push(self, seed):
-        version = len(self.models)
-        self.models[version] = self.make_model(seed)
-        return self.sync.push(iter(self.models[version].state_dict().items()), version)
-
-    def publish(self, seed):
-        """As the loop does it."""
-        asyncio.run(self.backend.pause())
-        report = self.push(seed)
-        asyncio.run(self.backend.resume())
-        return report
-
-    def generate(self, prompts, all_params, engine=None):
-        async def together():
-            return await asyncio.gather(
-                *(self.backend.generate(p, s, engine=engine) for p, s in zip(prompts, all_params, strict=True))
-            )
-
-        return asyncio.run(together())
-
-    def metric(self, name):
-        """The counter `name` of each engine."""
-        pattern = re.compile(rf"^vllm:{name}\S*{{[^}}]*}} (\S+)$", re.MULTILINE)
-        return [
-            sum(float(value) for value in pattern.findall(_get(endpoint.url + "/metrics", self.context.run_key)[1]))
-            for endpoint in self.backend.endpoints()
-        ]
-
-
-@pytest.fixture(scope="module")
-def run(make_context, make_model, keeper, ray_runtime, tmp_path_factory):
-    context = make_context(tmp_path_factory.mktemp("logs"), keeper=keeper.address)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VIME_RUN_ID", context.run_id)
-        patch.setenv("VIME_PUSH_DEADLINE_S", "60")
-        run = Run(context, make_model)
-        try:
-            run.backend.start()
-            run.sync.connect(run.backend.endpoints())
-            run.publish(seed=0)
-            yield run
-        finally:
-            run.sync.close()
-            run.backend.close()
-
-
-def _get(url, key=None, method="GET"):
-    """(status, text)"""
-    request = urllib.request.Request(url, method=method, data=b"{}" if method == "POST" else None)
-    request.add_header("content-type", "application/json")
-    if key is not None:
-        request.add_header("authorization", f"Bearer {key}")
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
-def _difference(run, prompt, completion):
-    """Largest difference from transformers, each token under the policy that is said to have sampled it."""
-    worst = 0.0
-    for span in completion.policy_versions:
-        expected = model_logprobs(run.models[span.version], prompt, completion.token_ids.tolist())
-        part = slice(span.start, span.end)
-        worst = max(worst, float(np.abs(expected[part] - completion.logprobs[part]).max()))
-    return worst
-
-
 def test_log_probs_are_those_of_transformers_before_and_after_pushes(run):
     """The shared prompt is cached by the first requests; a push that left the cache would show in the next round."""
     hits = run.metric("prefix_cache_hits_total")
@@ -148,7 +46,7 @@ def test_log_probs_are_those_of_transformers_before_and_after_pushes(run):
         completions = run.generate(prompts, [params(seed=index) for index in range(16)])
         for prompt, completion in zip(prompts, completions, strict=True):
             assert completion.policy_versions == (VersionSpan(run.version, 0, 24),)
-            assert _difference(run, prompt, completion) < 1e-4
+            assert run.difference(prompt, completion) < 1e-4
     assert report.version == run.version
     assert report.tensors == len(run.models[run.version].state_dict())
     assert report.bytes == sum(t.nbytes for t in run.models[run.version].state_dict().values())
@@ -160,14 +58,14 @@ def test_log_probs_are_at_the_sampling_temperature(run):
     [completion] = run.generate([[5, 6, 7]], [params(temperature=0.5)])
     model = run.models[run.version]
     handle = model.lm_head.register_forward_hook(lambda _module, _inputs, logits: logits / 0.5)
-    assert _difference(run, [5, 6, 7], completion) < 1e-4
+    assert run.difference([5, 6, 7], completion) < 1e-4
     handle.remove()
 
 
 def test_every_engine_holds_the_weights_and_says_so(run):
     for name in run.names:
         [completion] = run.generate([[9, 8, 7]], [params()], engine=name)
-        assert _difference(run, [9, 8, 7], completion) < 1e-4
+        assert run.difference([9, 8, 7], completion) < 1e-4
         assert {span.version for span in completion.policy_versions} == {run.version}
 
 
@@ -233,18 +131,18 @@ def test_every_route_asks_for_the_key(run):
         for path, methods in routes:
             method = "POST" if "POST" in methods else "GET"
             expected = 200 if path == "/health" else 401
-            assert _get(base + path, method=method)[0] == expected, path
+            assert run.get(base + path, method=method)[0] == expected, path
             if expected == 401:
-                assert _get(base + path, "wrong", method=method)[0] == 401, path
-        assert _get(base + "/weight_info", run.context.run_key)[0] == 200
+                assert run.get(base + path, "wrong", method=method)[0] == 401, path
+        assert run.get(base + "/weight_info", run.context.run_key)[0] == 200
 
 
 def test_the_router_opens_no_way_around_the_key(run):
     router = run.backend._router.url
     for path in ("/inference/v1/generate", "/pause", "/update_weights", "/v1/completions"):
-        assert _get(router + path, method="POST")[0] in (400, 401, 404, 405, 422), path
+        assert run.get(router + path, method="POST")[0] in (400, 401, 404, 405, 422), path
     for endpoint in run.backend.endpoints():
-        assert "false" in _get(endpoint.url + "/is_paused", run.context.run_key)[1]
+        assert "false" in run.get(endpoint.url + "/is_paused", run.context.run_key)[1]
 
 
 def test_servers_listen_on_loopback_only(run):
@@ -302,7 +200,7 @@ def test_seeded_requests_survive_a_push_while_they_run(run):
     assert {span.version for c in completions for span in c.policy_versions} == {run.version - 1, run.version}
     assert sum(len(completion.policy_versions) == 2 for completion in completions) > 8
     for prompt, completion in zip(prompts, completions, strict=True):
-        assert _difference(run, prompt, completion) < 1e-4
+        assert run.difference(prompt, completion) < 1e-4
     run.backend.health()
 
 
@@ -321,7 +219,7 @@ def test_abort_returns_what_there_is(run):
     aborted = [completion for completion in completions if completion.finish_reason == "abort"]
     assert aborted
     assert all(len(completion.token_ids) < 256 for completion in aborted)
-    assert all(_difference(run, [5, 6, 7], completion) < 1e-4 for completion in aborted)
+    assert all(run.difference([5, 6, 7], completion) < 1e-4 for completion in aborted)
 
 
 def test_a_paused_engine_keeps_new_requests_waiting_and_can_be_aborted(run):
@@ -414,10 +312,7 @@ def _probe(run, version):
     """The check of the loop, with transformers in the trainer's place."""
 
     def trainer_logprobs(samples):
-        return [
-            model_logprobs(run.models[version], s.sample.prompt_ids.tolist(), s.sample.response_ids.tolist())
-            for s in samples
-        ]
+        return [run.logprobs(version, s.sample.prompt_ids.tolist(), s.sample.response_ids.tolist()) for s in samples]
 
     prompt = Prompt(id="probe", messages=(), token_ids=(5, 6, 7), label="")
     probe = Probe(SyncConfig(), dtype="float32", prompt=prompt, temperature=1.0, seed=0, logprobs=trainer_logprobs)
