@@ -190,6 +190,30 @@ def test_probe_tolerance_can_be_set():
         check_probe({"engine 0": 5e-5}, tolerance=1e-5)
 
 
+def test_probe_fits_into_engines_of_short_responses():
+    """Engines are sized to the longest prompt and response: a longer probe would be refused."""
+    asked = []
+
+    class Engines(TableEngines):
+        async def generate(self, token_ids, params, *, engine=None):
+            asked.append(params.max_tokens)
+            return await super().generate(token_ids, params, engine=engine)
+
+    prompt = Prompt(id="p", messages=(), token_ids=(1, 2, 3), label="")
+    trainer = Trainer(TableGroup(1), TableAlgorithm(NO_NEEDS), TrainConfig())
+    probe = Probe(
+        SyncConfig(),
+        dtype="float32",
+        prompt=prompt,
+        temperature=1.0,
+        seed=0,
+        max_tokens=4,
+        logprobs=trainer.logprobs,
+    )
+    asyncio.run(probe.check(Engines({"engine 0": 0.0}), ["engine 0"], 3))
+    assert asked == [4]
+
+
 def test_probe_refuses_a_stale_version():
     with pytest.raises(SyncError, match=r"engine 0 answers with versions \[2\]"):
         check_probe({"engine 0": 0.0}, version=2)

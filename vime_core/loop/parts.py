@@ -190,6 +190,7 @@ def _probe(inputs: Inputs, trainer: Trainer | NoTrainer) -> Probe | None:
         prompt=_peek(inputs.source),
         temperature=config.rollout.temperature,
         seed=config.run.seed,
+        max_tokens=config.rollout.max_response_tokens,
         logprobs=trainer.logprobs,
     )
 

@@ -23,6 +23,7 @@ TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
 """Largest |trainer - engine| log-prob of one token by training dtype; unrelated weights differ by whole nats."""
 
 PROBE_TOKENS = 16
+"""Enough to pass through every weight, also those of attention over earlier tokens."""
 
 
 class Probe:
@@ -34,6 +35,7 @@ class Probe:
         prompt: what is continued.
         temperature: the run's sampling temperature.
         seed: of the samples.
+        max_tokens: the longest response that the engines are sized for.
         logprobs: the trainer's [R] log-probs of each sample.
     """
 
@@ -45,13 +47,19 @@ class Probe:
         prompt: Prompt,
         temperature: float,
         seed: int,
+        max_tokens: int = PROBE_TOKENS,
         logprobs: Callable[[list[TrainSample]], list[Float32Array]],
     ) -> None:
         self._logprobs = logprobs
         self._tolerance = config.probe_tolerance if config.probe_tolerance is not None else TOLERANCES[dtype]
         self._prompt = prompt
         self._params = SamplingParams(
-            temperature=temperature, top_p=1.0, top_k=-1, max_tokens=PROBE_TOKENS, stop_token_ids=(), seed=seed
+            temperature=temperature,
+            top_p=1.0,
+            top_k=-1,
+            max_tokens=min(PROBE_TOKENS, max_tokens),
+            stop_token_ids=(),
+            seed=seed,
         )
 
     async def check(self, generator: Generator, engines: Sequence[str], version: int) -> float:
