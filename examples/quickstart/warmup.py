@@ -36,7 +36,7 @@ IGNORED = -100
 class WarmUp:
     """How the supervised warm-up goes."""
 
-    steps: int = 400
+    steps: int = 500
     batch: int = 64
     lr: float = 2e-3
     lr_rise_steps: int = 20
