@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from vime_core import __version__
 from vime_core.errors import UserError, VimeError
+from vime_core.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "train a model",
     "config": "print the configuration of a run, and where each value came from",
+    "new": "write a plugin package to start from",
     "plugins": "list, describe and check the components there are",
     "report": "write curves, verdicts and samples of a run into one HTML page",
+    "verifier": "measure how often rewards are wrong on responses whose truth is known",
     "export": "write the weights of a checkpoint as a Hugging Face folder",
 }
 """Command -> summary; each is a module beside this one with a function `run(arguments, *, show_traceback)`."""

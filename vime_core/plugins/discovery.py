@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
-from vime_core import __version__
 from vime_core.errors import PluginError
 from vime_core.plugins.hookspecs import PROJECT
+from vime_core.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,7 +23,6 @@ from vime_core.testing.contract import Nonconformance, check_interface, require
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from vime_core.plugins.entries import Entry
     from vime_core.plugins.registration import Registered
 
 HEAVY_MODULES = ("torch", "ray", "vllm", "megatron", "transformers", "tensorflow", "jax")
@@ -162,11 +161,6 @@ def need(*modules: str) -> None:
     for module in modules:
         if find_spec(module) is None:
             raise SkipTest(f"needs {module}, which is not installed")
-
-
-def entry_of(suite: ComponentSuite) -> Entry:
-    """The entry under test."""
-    return suite.component().entry
 
 
 def _check_replacement(cls: type, name: str) -> None:

@@ -24,11 +24,12 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         """Args: the thread's name."""
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
@@ -44,9 +45,8 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread; safe to call twice."""
+        """Cancel what still runs and end the thread; safe to call twice and without `start`."""
         if not self._thread.is_alive():
-            self._loop.close()
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(JOIN_DEADLINE_S)

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from unittest import SkipTest
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
+    from vime_core.plugins.entries import RolloutBackendEntry
     from vime_core.types import Completion
 
 DEADLINE_S = 120.0
@@ -192,7 +193,13 @@ class RolloutBackendSuite(ComponentSuite):
 
     @contextmanager
     def made(self) -> Iterator[Any]:
-        """Not started."""
+        """Not started.
+
+        Raises:
+            SkipTest: for a component without engines.
+        """
+        if not cast("RolloutBackendEntry", self.component().entry).engines:
+            raise SkipTest("it has no engines")
         with scratch() as folder:
             backend = self.build(self.context(folder))
             try:

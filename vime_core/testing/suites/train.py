@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from unittest import SkipTest
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from vime_core.types import TrainSample
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from vime_core.plugins.entries import TrainBackendEntry
     from vime_core.testing.models import TinyModel
     from vime_core.types import Float32Array, MicroBatch, UpdateBatch
 
@@ -199,8 +201,14 @@ class TrainBackendSuite(ComponentSuite):
 
     @contextmanager
     def started(self, **fields: Any) -> Iterator[tuple[Any, TinyModel]]:
-        """A backend and its model; closed twice at the end."""
+        """A backend and its model; closed twice at the end.
+
+        Raises:
+            SkipTest: for a component that does not train.
+        """
         need("torch")
+        if not cast("TrainBackendEntry", self.component().entry).trains:
+            raise SkipTest("it does not train")
         with ExitStack() as stack:
             model = write_tiny_model(stack.enter_context(scratch()))
             context = self.context(model, **fields)

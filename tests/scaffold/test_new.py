@@ -1,0 +1,92 @@
+"""`vime new` writes packages that work untouched."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tomllib
+from packaging.requirements import Requirement
+
+from vime_core import __version__
+from vime_core.cli import main
+from vime_core.config.slots import SEVERAL, SINGLE
+from vime_core.scaffold import KINDS, TEMPLATES, write_package
+
+LONG = [pytest.param(kind, marks=pytest.mark.full) for kind in KINDS if kind != "reward"]
+
+
+@pytest.mark.parametrize("kind", ["reward", *LONG])
+def test_a_package_installs_passes_its_tests_and_is_checked(kind, environment, tmp_path):
+    folder = write_package(kind, f"my_{kind}", tmp_path / "package")
+    environment.install(folder)
+    tests = environment.run("pytest", "-q", "-p", "no:cacheprovider", "-W", "error", cwd=folder)
+    assert tests.returncode == 0, tests.stdout
+    assert "skipped" not in tests.stdout.splitlines()[-1]
+    shown = environment.run("vime", "plugins", "show", f"my_{kind}", "--json")
+    [plugin] = json.loads(shown.stdout)
+    assert (plugin["distribution"], plugin["status"]) == (f"vime-my-{kind}", "ok")
+    assert [component["kind"] for component in plugin["components"]] == [kind]
+    checked = environment.run("vime", "plugins", "check", f"my_{kind}")
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_package_is_complete_and_asks_for_this_version(kind, tmp_path):
+    folder = write_package(kind, "two_words", tmp_path / "package")
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    common = {"pyproject.toml", "README.md", "tests/test_conformance.py"}
+    assert common | {f"vime_two_words/{name}" for name in ("__init__.py", "hooks.py", "config.py", "py.typed")} <= files
+    assert not [file for file in files if "{" in file or file.endswith(".jinja")]
+    assert not [file for file in files if "{{" in (folder / file).read_text()]
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "vime-two-words"
+    assert project["entry-points"] == {"vime": {"two_words": "vime_two_words.hooks"}}
+    core = next(need for need in map(Requirement, project["dependencies"]) if need.name == "vime-core")
+    assert core.specifier.contains(__version__)
+    assert not core.specifier.contains("0.2.0")
+    assert "class TwoWords" in "".join(file.read_text() for file in folder.glob("vime_two_words/*.py"))
+
+
+def test_there_is_a_template_for_each_kind_and_each_kind_is_one_of_the_configuration():
+    assert {folder.name for folder in TEMPLATES.iterdir()} == {*KINDS, "common"}
+    assert KINDS.keys() <= {*SINGLE, *SEVERAL}
+
+
+def test_the_command_says_what_to_do_next(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "reward", "demo"]) == 0
+    output = capsys.readouterr().out
+    assert output == "wrote ./vime-demo\n\n  pip install -e ./vime-demo\n  vime plugins check demo\n"
+    assert Path("vime-demo/vime_demo/reward.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rewrad", "demo"], "vime new: unknown kind 'rewrad'; did you mean reward?"),
+        (["thing", "demo"], "vime new: unknown kind 'thing'; there are reward, algorithm, model, rollout, sync"),
+        (["reward"], "vime new: the following arguments are required: NAME; see vime new --help"),
+        (
+            ["reward", "My-Reward"],
+            "vime new: name 'My-Reward' must be lower case letters, digits and underscores, e.g.",
+        ),
+        (["reward", "1st"], "vime new: name '1st' must be lower case letters, digits and underscores, e.g. st"),
+        (["reward", "../x"], "vime new: name '../x' must be lower case letters, digits and underscores, e.g. x"),
+        (["reward", ""], "vime new: name '' must be lower case letters, digits and underscores"),
+        (["sync", "auto"], "vime new: the name 'auto' is reserved; choose another"),
+        (["sync", "core"], "vime new: the name 'core' is reserved; choose another"),
+        (["reward", "grpo"], "vime new: plugin grpo (vime-grpo"),
+        (["reward", "demo", "--folder", "{there}"], "{there} exists; remove it, or give another folder with --folder"),
+        (["reward", "demo", "--folder", "{file}/x"], "cannot write {file}/x: Not a directory; give another folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    places = {"there": tmp_path / "there", "file": tmp_path / "file"}
+    places["there"].mkdir()
+    places["file"].touch()
+    assert main(["new", *(argument.format(**places) for argument in arguments)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {message.format(**places)}")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "there"]
