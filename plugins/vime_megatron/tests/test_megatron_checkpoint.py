@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,6 +162,21 @@ def test_random_states_are_part_of_a_checkpoint(model: Any, start: Callable[...,
     backend = start(model)
     backend.load(tmp_path / "saved")
     assert (torch.rand(1), random.random()) == expected
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_full_disk_is_told_in_one_line(size: int, model: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    backend = start(model)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(RunFolderError, match=r"cannot save to .*saved .* MiB are free there\); make room") as error:
+            backend.save(tmp_path / "saved")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(error.value)
+    backend.save(tmp_path / "again")
+    start(model).load(tmp_path / "again")
 
 
 def test_a_checkpoint_of_another_model_is_refused(

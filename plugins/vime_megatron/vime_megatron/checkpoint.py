@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,10 @@ def save(folder: Path, model: mcore.DistributedDataParallel, optimizer: mcore.Ch
         torch.save(rank, _rank_file(folder, distributed.get_rank()))
         distributed.barrier()
     except UNWRITABLE as error:
+        free = shutil.disk_usage(folder.parent).free >> 20
         raise RunFolderError(
-            f"cannot save to {folder} ({_first_line(error)}); make room, then go on from the last checkpoint "
-            "(resume.run)"
+            f"cannot save to {folder} ({_first_line(error)}; {free} MiB are free there); make room, then go on from "
+            "the last checkpoint (resume.run)"
         ) from error
 
 
