@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import socket
 
 _LENGTH = struct.Struct(">I")
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 20
 
 
 def pack(body: bytes) -> bytes:

@@ -6,6 +6,7 @@ Only between a pool and its own scoring processes; the bytes are a pickle.
 from __future__ import annotations
 
 import pickle
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,68 +19,97 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+class SentSample(Sample):
+    """A sample whose fields, but for its text, are unpacked when one of them is asked for."""
+
+    __slots__ = ("_batch", "_position")
+
+    _batch: _Batch
+    _position: int
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for a field that is not there yet."""
+        if name not in _UNPACKED:
+            raise AttributeError(f"a sample has no {name!r}")
+        for field, value in zip(_UNPACKED, self._batch.fields(self._position), strict=True):
+            setattr(self, field, value)
+        return getattr(self, name)
+
+
+_UNPACKED = (
+    *("prompt_id", "group_id", "index", "finish_reason", "policy_versions", "verdict", "metadata"),
+    *("prompt_ids", "response_ids", "loss_mask", "rollout_logprobs"),
+)
+
+
+class _Batch:
+    """What the samples of a batch hold besides their texts; read once, when a reward first looks at it."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    @cached_property
+    def _content(self) -> tuple[list[tuple[Any, ...]], list[list[NDArray[Any]]]]:
+        rows, arrays = pickle.loads(self._packed)
+        return rows, [list(_split(*column)) for column in arrays]
+
+    def fields(self, position: int) -> tuple[Any, ...]:
+        """In the order of `_UNPACKED`; the arrays are views of shared ones."""
+        rows, columns = self._content
+        prompt_id, group_id, index, finish_reason, versions, verdict, metadata = rows[position]
+        spans = tuple(VersionSpan(*version) for version in versions)
+        judged = None if verdict is None else Verdict(*verdict)
+        arrays = (column[position] for column in columns)
+        return prompt_id, group_id, index, finish_reason, spans, judged, metadata, *arrays
+
+
 def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> bytes:
     """All samples with their prompts; a prompt that several share is sent once.
 
     Raises:
         Exception: whatever pickle raises for a value that cannot be sent.
     """
-    prompts: dict[int, Prompt] = {}
-    samples = []
-    positions = []
-    rows = []
-    index_of: dict[int, int] = {}
-    for sample, prompt in pairs:
-        positions.append(index_of.setdefault(id(prompt), len(index_of)))
-        prompts.setdefault(id(prompt), prompt)
-        samples.append(sample)
-        rows.append(
-            (
-                sample.prompt_id,
-                sample.group_id,
-                sample.index,
-                sample.finish_reason,
-                tuple((span.version, span.start, span.end) for span in sample.policy_versions),
-                sample.response_text,
-                None if sample.verdict is None else _verdict_fields(sample.verdict),
-                sample.metadata,
-            )
+    samples = [sample for sample, _ in pairs]
+    prompts = {id(prompt): prompt for _, prompt in pairs}
+    places = {key: place for place, key in enumerate(prompts)}
+    rows = [
+        (
+            sample.prompt_id,
+            sample.group_id,
+            sample.index,
+            sample.finish_reason,
+            [(span.version, span.start, span.end) for span in sample.policy_versions],
+            None if sample.verdict is None else _verdict_fields(sample.verdict),
+            sample.metadata,
         )
+        for sample in samples
+    ]
     arrays = [
         _join([sample.prompt_ids for sample in samples]),
         _join([sample.response_ids for sample in samples]),
         _join([sample.loss_mask for sample in samples]),
         _join([sample.rollout_logprobs for sample in samples]),
     ]
-    content = ([_prompt_fields(prompt) for prompt in prompts.values()], positions, rows, arrays)
+    content = (
+        [_prompt_fields(prompt) for prompt in prompts.values()],
+        [places[id(prompt)] for _, prompt in pairs],
+        [sample.response_text for sample in samples],
+        pickle.dumps((rows, arrays), pickle.HIGHEST_PROTOCOL),
+    )
     return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
 
 
 def decode(body: bytes) -> Iterator[tuple[Sample, Prompt]]:
-    """What `encode` was given, one after another; the arrays are views of shared ones."""
-    prompt_fields, positions, rows, arrays = pickle.loads(body)
+    """What `encode` was given, one after another."""
+    prompt_fields, places, texts, packed = pickle.loads(body)
     prompts = [Prompt(*fields) for fields in prompt_fields]
-    spans: dict[tuple[Any, ...], tuple[VersionSpan, ...]] = {}
-    columns = zip(*(_split(*column) for column in arrays), strict=True)
-    for position, row, (prompt_ids, response_ids, loss_mask, logprobs) in zip(positions, rows, columns, strict=True):
-        prompt_id, group_id, index, finish_reason, versions, text, verdict, metadata = row
-        if versions not in spans:
-            spans[versions] = tuple(VersionSpan(*version) for version in versions)
-        sample = Sample(
-            prompt_id,
-            group_id,
-            index,
-            prompt_ids,
-            response_ids,
-            loss_mask,
-            logprobs,
-            finish_reason,
-            spans[versions],
-            text,
-            None if verdict is None else Verdict(*verdict),
-            metadata,
-        )
-        yield sample, prompts[position]
+    batch = _Batch(packed)
+    for position, (place, text) in enumerate(zip(places, texts, strict=True)):
+        sample = SentSample.__new__(SentSample)
+        sample.response_text = text
+        sample._batch = batch
+        sample._position = position
+        yield sample, prompts[place]
 
 
 def _prompt_fields(prompt: Prompt) -> tuple[Any, ...]:

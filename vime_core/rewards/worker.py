@@ -9,6 +9,7 @@ by one, where the owner finds them should this process end, and over the socket 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import math
 import os
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 """prctl(2)"""
 
+_TEXTS = (str, type(None))
+
 
 def main() -> None:
     """Serve until the owner closes the connection or ends."""
@@ -54,6 +57,7 @@ def main() -> None:
         except BaseException as error:
             _send(connection, {"kind": "failed", "reward": name, "cause": _line(error)})
             return
+    gc.freeze()  # what the rewards imported stays: there is no use in looking at it again and again
     _send(connection, {"kind": "ready"})
     results = _Results(connection, progress)
     number = 0
@@ -125,13 +129,16 @@ def _judge(results: _Results, number: int, rewards: Sequence[Reward], sample: Sa
 
 
 def _checked(verdict: object) -> Verdict:
+    """The verdict with fields of exactly their types."""
     if not isinstance(verdict, Verdict):
         raise TypeError(f"the reward returned {verdict!r:.80}, not a Verdict")
     if verdict.status not in VERDICT_STATUSES:
         raise ValueError(f"the reward gave the status {verdict.status!r:.80}, which must be one of {VERDICT_STATUSES}")
-    score = float(verdict.score)
+    score = verdict.score if type(verdict.score) is float else float(verdict.score)
     if not math.isfinite(score):
         raise ValueError(f"the reward gave the score {score}")
+    if type(verdict.score) is float and type(verdict.extracted) in _TEXTS and type(verdict.detail) is str:
+        return verdict
     extracted = None if verdict.extracted is None else str(verdict.extracted)
     return Verdict(score, verdict.status, extracted, str(verdict.detail))
 

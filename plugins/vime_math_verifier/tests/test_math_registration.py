@@ -39,7 +39,7 @@ def sample_with(text):
     ],
 )
 def test_reward_of_the_entry(text, settings, expected):
-    (entry,) = vime_rewards()
+    entry = vime_rewards()[0]
     assert (entry.name, entry.unavailable()) == ("dapo_math", None)
     reward = entry.load()(entry.config(**settings))
     prompt = Prompt(id="p", messages=(), token_ids=(1,), label="34")
@@ -56,7 +56,7 @@ def test_reward_imports_nothing_heavy():
 
 
 def test_scores_in_the_pool():
-    (entry,) = vime_rewards()
+    entry = vime_rewards()[0]
     spec = RewardSpec(entry.name, entry.factory, entry.config(wrong_score=-1.0))
     samples = [sample_with("Answer: 34"), sample_with("Answer: 35"), sample_with("no")]
     with RewardPool([spec], config=RewardPoolConfig(time_limit_s=60.0)) as pool:

@@ -17,3 +17,14 @@ class TestConformance(RewardSuite):
 class TestPaperScores(RewardSuite):
     entry = "dapo_math"
     settings = {"wrong_score": -1.0, "boxed_fallback": False}
+
+
+class TestMath(RewardSuite):
+    entry = "math"
+    label = "34"
+    examples = (("\\boxed{34}", "34", "correct"), ("\\boxed{35}", "34", "wrong"))
+
+
+class TestMathVerify(RewardSuite):
+    entry = "math_verify"
+    label = "34"

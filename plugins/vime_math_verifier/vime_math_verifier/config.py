@@ -21,3 +21,23 @@ class DapoMathConfig(RewardConfig):
     """Score of a wrong or unparseable answer; DAPO's paper uses -1. A correct one scores 1."""
     boxed_fallback: bool = True
     """Without an answer after `Answer:`, read the last `\\boxed{}`."""
+
+
+@dataclass(kw_only=True)
+class MathConfig(RewardConfig):
+    """Any mathematical object as the answer."""
+
+    name: str = "math"
+    """The entry that is used."""
+    wrong_score: float = 0.0
+    """Score of a wrong or unparseable answer; a correct one scores 1."""
+    boxed_fallback: bool = True
+    """Without an answer after `Answer:`, read the last `\\boxed{}`."""
+
+
+@dataclass(kw_only=True)
+class MathVerifyConfig(RewardConfig):
+    """The library math-verify with its defaults."""
+
+    name: str = "math_verify"
+    """The entry that is used."""

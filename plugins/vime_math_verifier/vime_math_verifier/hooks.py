@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from vime_core import hookimpl
 from vime_core.plugins.entries import RewardEntry
-from vime_math_verifier.config import DapoMathConfig
+from vime_math_verifier.config import DapoMathConfig, MathConfig, MathVerifyConfig
+
+CORPUS = "vime_math_verifier:corpus"
 
 
 @hookimpl
@@ -16,5 +18,22 @@ def vime_rewards() -> list[RewardEntry]:
             summary="integer after `Answer:` equals the reference (DAPO answer contract)",
             config=DapoMathConfig,
             factory="vime_math_verifier.reward:DapoMath",
-        )
+            corpus=CORPUS,
+        ),
+        RewardEntry(
+            name="math",
+            summary="any mathematical object equals the reference: exact where possible, else by math-verify",
+            config=MathConfig,
+            factory="vime_math_verifier.math_rewards:Math",
+            requires=("math_verify",),
+            corpus=CORPUS,
+        ),
+        RewardEntry(
+            name="math_verify",
+            summary="the library math-verify as it comes, for comparison",
+            config=MathVerifyConfig,
+            factory="vime_math_verifier.math_rewards:MathVerify",
+            requires=("math_verify",),
+            corpus=CORPUS,
+        ),
     ]

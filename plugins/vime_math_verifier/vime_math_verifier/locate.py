@@ -48,9 +48,8 @@ def find_candidates(response: str, *, boxed_fallback: bool) -> Iterator[Candidat
     """The texts that may be the answer, the most binding first; at most two."""
     text = SPECIAL_TOKEN.sub("\n", without_thinking(response)[-MAX_RESPONSE_CHARS:])
     line, box_start = "", 0
-    last_marker = deque(MARKER.finditer(text), maxlen=1)
-    if last_marker:
-        marker = last_marker[0]
+    marker = _last_marker(text)
+    if marker:
         line, box_start = _answer_line(text, marker.end())
         prefix = text[max(0, marker.start() - NEAR_CHARS) : marker.start()].rpartition("\n")[2]
         yield Candidate(line, text[box_start:], "denied before it is given" if is_denied_before(prefix) else "")
@@ -61,6 +60,20 @@ def find_candidates(response: str, *, boxed_fallback: bool) -> Iterator[Candidat
             yield box
 
 
+def _last_marker(text: str) -> re.Match[str] | None:
+    """The last match of `MARKER`, looked for from the end."""
+    lower = text.lower()
+    if len(lower) != len(text):  # some letters become two
+        return next(iter(deque(MARKER.finditer(text), maxlen=1)), None)
+    position = lower.rfind("answer")
+    while position >= 0:
+        marker = MARKER.match(text, position)
+        if marker:
+            return marker
+        position = lower.rfind("answer", 0, position)
+    return None
+
+
 def _answer_line(text: str, start: int) -> tuple[str, int]:
     """The first line from `start` on that is more than dress, and where it ends."""
     for _ in range(MAX_DRESS_LINES + 1):
@@ -68,7 +81,8 @@ def _answer_line(text: str, start: int) -> tuple[str, int]:
         end = len(text) if newline < 0 else newline
         line = text[start : min(end, start + MAX_ANSWER_CHARS + 1)]
         start = end + 1
-        if line.strip() and not is_dress(line):
+        stripped = line.strip()
+        if stripped and (stripped.isalnum() or not is_dress(line)):
             return line, end
     return "", start
 

@@ -177,7 +177,7 @@ def _two_numbers(rng: random.Random, value: int) -> str:
     joint = rng.choice(
         [" or ", " and ", ", ", " ", "; ", "/", " to ", "\n", "\nor ", " (or ", "$ or $", "} and \\boxed{"]
     )
-    return _answer(rng, "{}".format(joint.join(pair)) if "boxed" not in joint else f"\\boxed{{{joint.join(pair)}}}")
+    return _answer(rng, joint.join(pair) if "boxed" not in joint else f"\\boxed{{{joint.join(pair)}}}")
 
 
 def _denial(rng: random.Random, value: int) -> str:

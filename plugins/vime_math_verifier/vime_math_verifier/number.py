@@ -52,6 +52,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 def canonical_number(text: str) -> str | None:
     """A decimal number without sign of zero, leading or trailing zeros and separators; None for anything else."""
+    if text.isascii() and text.isdigit() and len(text) <= MAX_CHARS:
+        return text.lstrip("0") or "0"
     text = text.translate(_CHARACTERS).strip()
     return _canonical(text) if len(text) <= MAX_CHARS and NUMBER.fullmatch(text) else None
 
@@ -64,6 +66,9 @@ def parse_answer(text: str) -> str | None:
     """
     if len(text) > MAX_CHARS:
         return None
+    plain = text.strip()
+    if plain.isascii() and plain.isdigit():
+        return plain.lstrip("0") or "0"
     text = undress(text)
     value = _leading_number(text)
     if value is not None:
@@ -79,7 +84,7 @@ def parse_answer(text: str) -> str | None:
 
 def is_dress(line: str) -> bool:
     """Whether nothing is left of a line without its Markdown and LaTeX delimiters."""
-    return len(line) <= MAX_CHARS and not undress(line)
+    return len(line) <= MAX_CHARS and not line.strip().isalnum() and not undress(line)
 
 
 def undress(text: str) -> str:

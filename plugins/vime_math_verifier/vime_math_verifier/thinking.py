@@ -9,6 +9,9 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 
+_WORDS = ("think", "thought", "reasoning", "reflection")
+"""One of them is in every tag."""
+
 
 def without_thinking(response: str) -> str:
     """The response without what lies between thinking tags.
@@ -16,6 +19,9 @@ def without_thinking(response: str) -> str:
     A closing tag without an opening one ends thinking that began with the response; thinking that is not closed goes
     on to the end.
     """
+    lower = response.lower()
+    if not any(word in lower for word in _WORDS):
+        return response
     visible: list[str] = []
     start, is_thinking = 0, False
     for tag in _TAG.finditer(response):

@@ -27,8 +27,8 @@ DOUBTS = _words(
 HEDGES = DOUBTS | _words(
     "or not no nor about approximately approx around nearly almost roughly maybe perhaps possibly probably likely "
     "unlikely presumably supposedly least most more less fewer between rounded base never neither think believe "
-    "suspect suppose assume assuming if unless might could may hopefully give false mistake error impossible cannot isn "
-    "wasn aren doesn instead rather except earlier previously unverified unconfirmed rejected"
+    "suspect suppose assume assuming if unless might could may hopefully give false mistake error impossible cannot "
+    "isn wasn aren doesn instead rather except earlier previously unverified unconfirmed rejected"
 )
 """Words that deny a number or leave open which one is meant."""
 
