@@ -58,9 +58,12 @@ def test_the_help_of_train_lists_the_choices(capsys, site):
     ("arguments", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean train?"),
-        (["nothing"], "unknown command 'nothing'; there are train, config, plugins"),
+        (["nothing"], "unknown command 'nothing'; there are train, config, new, plugins"),
         (["train", "--nosuch"], "vime train: unrecognized arguments: --nosuch; see vime train --help"),
-        (["plugins", "lst"], "vime plugins: argument action: invalid choice: 'lst' (choose from 'list')"),
+        (
+            ["plugins", "lst"],
+            "vime plugins: argument action: invalid choice: 'lst' (choose from 'list', 'show', 'check')",
+        ),
         (["config", "lr=1", *OVERRIDES], "unknown key lr; did you mean train.lr?"),
         (
             ["train", *OVERRIDES],

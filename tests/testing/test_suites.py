@@ -85,11 +85,6 @@ REGISTRATION = """
         least: int = 1
 
     @dataclass(kw_only=True)
-    class Required(schema.ComponentConfig):
-        least: int = schema.option()
-        '''What is kept.'''
-
-    @dataclass(kw_only=True)
     class Unequal(Documented):
         __hash__ = object.__hash__
         def __eq__(self, other):
@@ -101,7 +96,6 @@ REGISTRATION = """
         return [
             FilterEntry(name="fine", summary="fine", config=Documented, **common),
             FilterEntry(name="undocumented", summary="fine", config=Undocumented, **common),
-            FilterEntry(name="required", summary="fine", config=Required, **common),
             FilterEntry(name="unequal", summary="fine", config=Unequal, **common),
             FilterEntry(name="wordy", summary="two\\nlines", config=Documented, **common),
             FilterEntry(name="silent", summary=" ", config=Documented, **common),
@@ -121,10 +115,9 @@ def registration(tmp_path, heavy):
     [
         (
             "undocumented",
-            "test_every_setting_has_a_default_and_a_docstring",
-            "setting least of Undocumented has no docs",
+            "test_every_setting_has_a_docstring",
+            "Undocumented has settings without a docstring below them: least",
         ),
-        ("required", "test_every_setting_has_a_default_and_a_docstring", "setting least of Required has no default"),
         ("unequal", "test_the_settings_can_travel_to_other_processes", "the settings are not equal to their pickled"),
         ("wordy", "test_the_summary_is_one_line", "the summary must be one line, not 'two"),
         ("silent", "test_the_summary_is_one_line", "the summary must be one line, not ' '"),
