@@ -143,6 +143,9 @@ class RewardEntry(Entry):
     kind = "reward"
     group = "reward"
 
+    corpus: str | None = None
+    """`package:folder` with audit files (`*.jsonl`) for `vime verifier audit`; none when None."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SyncStrategyEntry(Entry):

@@ -68,9 +68,8 @@ class Channel:
         self._connection.setblocking(False)
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             while self._reader.feed(self._connection):
-                pass
-        while (message := self._reader.take()) is not None:
-            messages.append(json.loads(message))
+                while (message := self._reader.take()) is not None:
+                    messages.append(json.loads(message))
         return messages
 
     def close(self) -> None:

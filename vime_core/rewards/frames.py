@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     import socket
 
 _LENGTH = struct.Struct(">I")
-_CHUNK_BYTES = 1 << 20
 
 
 def pack(body: bytes) -> bytes:
@@ -18,24 +17,31 @@ def pack(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Takes bytes as they come and gives whole messages."""
+    """Takes bytes as they come and gives whole messages, each read into memory of its own, without a copy."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._length = bytearray()
+        self._body: bytearray | None = None
+        self._filled = 0
 
     def feed(self, connection: socket.socket) -> bool:
-        """Read what is there, or wait for something; False at the end of the stream."""
-        chunk = connection.recv(_CHUNK_BYTES)
-        self._buffer += chunk
-        return bool(chunk)
+        """Read what is there, or wait for something; False at the end of the stream. `take` what is whole first."""
+        if self._body is None:
+            chunk = connection.recv(_LENGTH.size - len(self._length))
+            self._length += chunk
+            if len(self._length) == _LENGTH.size:
+                self._body = bytearray(_LENGTH.unpack(self._length)[0])
+                self._length.clear()
+            return bool(chunk)
+        with memoryview(self._body) as view:
+            count = connection.recv_into(view[self._filled :])
+        self._filled += count
+        return count > 0
 
-    def take(self) -> bytes | None:
+    def take(self) -> bytearray | None:
         """The next whole message, or None when more must be read first."""
-        if len(self._buffer) < _LENGTH.size:
+        body = self._body
+        if body is None or self._filled < len(body):
             return None
-        end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
-        if len(self._buffer) < end:
-            return None
-        body = bytes(self._buffer[_LENGTH.size : end])
-        del self._buffer[:end]
+        self._body, self._filled = None, 0
         return body

@@ -99,7 +99,7 @@ def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> bytes:
     return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
 
 
-def decode(body: bytes) -> Iterator[tuple[Sample, Prompt]]:
+def decode(body: bytes | bytearray) -> Iterator[tuple[Sample, Prompt]]:
     """What `encode` was given, one after another."""
     prompt_fields, places, texts, packed = pickle.loads(body)
     prompts = [Prompt(*fields) for fields in prompt_fields]

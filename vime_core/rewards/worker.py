@@ -150,7 +150,7 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}{place}"
 
 
-def _receive(connection: socket.socket, reader: FrameReader) -> bytes | None:
+def _receive(connection: socket.socket, reader: FrameReader) -> bytearray | None:
     """The next message; None when the owner has closed the connection."""
     while (body := reader.take()) is None:
         if not reader.feed(connection):

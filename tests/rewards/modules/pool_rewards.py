@@ -83,6 +83,9 @@ class Obey(Echo):
     def answer(self, argument):
         return {"number": 7, "status": Verdict(1.0, argument), "nan": Verdict(float("nan"), "correct")}[argument]
 
+    def answer_long(self, argument):
+        return Verdict(1.0, "correct", None, "x" * int(argument))
+
     def silent(self, argument):
         return Verdict(1.0, argument, detail="said so")
 
@@ -140,3 +143,12 @@ class Picky:
         if sample.index % 2:
             raise KeyError("odd")
         return Verdict(0.25, "wrong", None, "even")
+
+
+class Nap(Echo):
+    """Sleeps so many seconds, like a call over a network; says from when to when."""
+
+    def score(self, sample, prompt):
+        begin = time.monotonic()
+        time.sleep(float(sample.response_text))
+        return Verdict(1.0, "correct", None, f"{begin} {time.monotonic()}")

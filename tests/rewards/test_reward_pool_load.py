@@ -1,0 +1,162 @@
+"""Batches, the bound on what waits, a reward's own processes, and many hostile tasks among normal ones."""
+
+import asyncio
+import threading
+import time
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from vime_core.config.schema import RewardPoolConfig
+from vime_core.rewards.pool import RewardPool, RewardSpec
+from vime_core.rewards.tasks import Job, TaskQueue
+from vime_core.rewards.wire import decode, encode
+from vime_core.testing.samples import make_sample
+from vime_core.types import Prompt, Verdict
+
+
+def group(name, actions):
+    made = [make_sample(2, 3, group=name, index=index) for index in range(len(actions))]
+    for sample, action in zip(made, actions, strict=True):
+        sample.response_text = action
+    return made, Prompt(id=name, messages=({"role": "user", "content": name},), token_ids=(1, 2), label="1")
+
+
+def test_a_batch_arrives_as_it_was_sent():
+    made, prompt = group("g", ["a", "b", ""])
+    made[1].verdict = Verdict(0.5, "wrong", "3", "why")
+    made[2].metadata["key"] = [1, {"deep": None}]
+    other = Prompt("other", (), (), "2", "source", {"k": 1})
+    pairs = [(made[0], prompt), (made[1], other), (made[2], prompt)]
+    for (sample, its_prompt), (sent, sent_prompt) in zip(pairs, decode(encode(pairs)), strict=True):
+        assert sent_prompt == its_prompt
+        assert isinstance(sent, type(sample))
+        for field in (
+            "prompt_id",
+            "group_id",
+            "index",
+            "finish_reason",
+            "policy_versions",
+            "response_text",
+            "metadata",
+        ):
+            assert getattr(sent, field) == getattr(sample, field)
+        assert (sent.verdict, sent.key) == (sample.verdict, sample.key)
+        for field in ("prompt_ids", "response_ids", "loss_mask", "rollout_logprobs"):
+            theirs, ours = getattr(sent, field), getattr(sample, field)
+            assert theirs.dtype == ours.dtype
+            np.testing.assert_array_equal(theirs, ours)
+        with pytest.raises(AttributeError, match="a sample has no 'nosuch'"):
+            sent.nosuch  # noqa: B018
+
+
+def test_a_killed_batch_costs_only_the_late_verdict(make_pool, ask):
+    pool = make_pool(time_limit_s=0.5)
+    verdicts = ask(pool, *["echo"] * 20, "spin", *["echo"] * 20)
+    assert [verdict.status for verdict in verdicts] == ["correct"] * 20 + ["timeout"] + ["correct"] * 20
+    before, after = {verdict.detail for verdict in verdicts[:20]}, {verdict.detail for verdict in verdicts[21:]}
+    assert len(before) == len(after) == 1
+    assert before != after
+
+
+def test_more_results_than_the_shared_memory_holds(make_pool, ask):
+    responses = [f"answer_long {size}" for size in (10, 300_000, 700_000, 2_000_000, 10)]
+    verdicts = ask(make_pool(), *responses)
+    assert [len(verdict.detail) for verdict in verdicts] == [10, 300_000, 700_000, 2_000_000, 10]
+
+
+def test_no_more_wait_than_the_queue_takes():
+    queue = TaskQueue(capacity=10, takers=1)
+    jobs = [Job(*group(str(index), ["echo"] * 4)) for index in range(5)]
+    tickets = [queue.enter(job) for job in jobs]
+    assert [ticket.done() for ticket in tickets] == [True, True, False, False, False]
+    assert len(queue) == 8
+    first = queue.take(3, block=True)
+    assert [task.index for task in first] == [0, 1, 2]
+    assert [ticket.done() for ticket in tickets] == [True, True, True, False, False]
+    assert len(queue) == 9
+
+
+def test_a_job_larger_than_the_queue_is_let_in_alone():
+    queue = TaskQueue(capacity=2, takers=1)
+    assert queue.enter(Job(*group("a", ["echo"] * 5))).done()
+    assert not queue.enter(Job(*group("b", ["echo"]))).done()
+
+
+def test_a_refusing_queue_wakes_who_waits_outside_and_who_takes():
+    queue = TaskQueue(capacity=1, takers=1)
+    inside, outside = Job(*group("a", ["echo"])), Job(*group("b", ["echo"]))
+    queue.enter(inside)
+    ticket = queue.enter(outside)
+    taken = []
+    queue.take(1, block=True)
+    taker = threading.Thread(target=lambda: taken.append(queue.take(1, block=True) and queue.take(1, block=True)))
+    taker.start()
+    queue.refuse(ValueError("closed"))
+    taker.join(30)
+    assert not taker.is_alive()
+    assert ticket.done()
+    with pytest.raises(ValueError, match="closed"):
+        queue.enter(Job(*group("c", ["echo"])))
+
+
+def test_a_waiting_reward_has_processes_and_a_limit_of_its_own(make_pool, ask):
+    """Six calls that take 0.6 s each, side by side, do not hold up or time out with the others' limit."""
+    pool = make_pool(
+        ("fast", "Echo", {}), ("judge", "Nap", {"workers": 6, "time_limit_s": 30.0}), workers=1, time_limit_s=0.4
+    )
+    assert len(pool.pids) == 7
+    begin = time.monotonic()
+    verdicts = ask(pool, *["0.6"] * 6)
+    assert {verdict.status for verdict in verdicts} == {"correct"}
+    naps = [tuple(map(float, verdict.detail.split("judge: ")[1].split())) for verdict in verdicts]
+    assert max(start for start, _ in naps) < min(end for _, end in naps), "the calls did not overlap"
+    assert time.monotonic() > begin + 0.6
+
+
+def test_the_limit_of_a_reward_of_its_own_is_named(make_pool, ask):
+    pool = make_pool(("fast", "Echo", {}), ("judge", "Nap", {"workers": 2, "time_limit_s": 0.3}), time_limit_s=60.0)
+    late, fine = ask(pool, "60", "0")
+    assert (late.status, late.detail) == ("timeout", "judge: no verdict within rewards.judge.time_limit_s=0.3")
+    assert fine.status == "correct"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(280)
+def test_hostile_tasks_among_many_normal_ones():
+    """20,000 normal and 100 hostile tasks, 200 in flight, 2 workers, a limit of 0.3 s."""
+    pool_rewards = import_module("pool_rewards")
+    limit, workers, hostile, normal = 0.3, 2, 100, 20_000
+    actions = ["spin" if index % 201 == 100 else "echo" for index in range(normal + hostile)]
+    assert actions.count("spin") == hostile
+    spec = RewardSpec("obey", "pool_rewards:Obey", pool_rewards.Settings())
+
+    def pool_of(count):
+        return RewardPool([spec], config=RewardPoolConfig(workers=count, time_limit_s=limit))
+
+    async def score_all(pool, wanted):
+        room = asyncio.Semaphore(200)
+
+        async def one(index):
+            async with room:
+                return (await pool.score(*group(str(index), [actions[index]])))[0]
+
+        return await asyncio.gather(*(one(index) for index in wanted))
+
+    begin = time.monotonic()
+    with pool_of(1):
+        respawn = time.monotonic() - begin
+    with pool_of(workers) as pool:
+        begin = time.monotonic()
+        asyncio.run(score_all(pool, [index for index, action in enumerate(actions) if action == "echo"]))
+        alone = time.monotonic() - begin
+        begin = time.monotonic()
+        verdicts = asyncio.run(score_all(pool, range(len(actions))))
+        took = time.monotonic() - begin
+    expected = ["timeout" if action == "spin" else "correct" for action in actions]
+    assert [verdict.status for verdict in verdicts] == expected
+    assert all(verdict.extracted == f"{i}/{i}/0" for i, verdict in enumerate(verdicts) if verdict.status == "correct")
+    bound = 1.3 * (hostile * (limit + respawn) / workers + alone)
+    print(f"respawn {respawn:.2f} s, normal tasks alone {alone:.1f} s, all {took:.1f} s, bound {bound:.1f} s")
+    assert took <= bound
