@@ -14,7 +14,10 @@ from vime_math_verifier.contract import CORRECT_SCORE, verify
 from vime_math_verifier.locate import Candidate, find_candidates
 from vime_math_verifier.number import canonical_number
 from vime_math_verifier.retraction import contradiction
-from vime_math_verifier.words import HEDGES
+from vime_math_verifier.words import ATTACHED_UNITS
+
+_UNIT_WORDS = ATTACHED_UNITS | {"sqrt", "pi", "sin", "cos", "tan", "log", "ln", "exp", "infty", "inf", "oo"}
+"""Words of two letters or more that an answer outside `\\text{}` may hold."""
 
 MAX_CHARS = 1_000
 MAX_DIGITS = 400
@@ -32,7 +35,12 @@ _RATIO = re.compile(
 _NAMED = re.compile(r"[A-Za-z](?:_\{?[A-Za-z0-9]\}?)?(?:\([A-Za-z0-9]\))? ?=(?P<value>[^=]+)")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox) ?\{[^{}]{0,60}\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]{1,20}\*?\}(?:\{[lcr|]{1,10}\})?")
 _WORD = re.compile(r"[A-Za-z]{2,}")
+_BOUND = re.compile(r"[<>≤≥≠≈~±?…:]|\.\.|\\(?:approx|sim|geq?|leq?|neq?|pm|mp|lt|gt|not)(?![A-Za-z])")
+_SPLIT = re.compile(r"[0-9][\s_]{1,20}[0-9]|\}\{(?!.*\})|[+\-*/^_\\]$")
+_OPERATION = re.compile(r"\\[a-z]+|[0-9)}!][+\-*/^!]")
+_UNUSUAL = re.compile(r"[^\x20-\x7eπ√∞∪²³°×·−]")  # noqa: RUF001
 _OPENING = ("(", "[", "\\{", "|", "\\begin")
 
 
@@ -51,7 +59,8 @@ def verify_expression(
         As `vime_math_verifier.verify`; `error` when the ground truth cannot be read.
     """
     gold = _plain(ground_truth)
-    if canonical_number(gold) is not None and "." not in gold:
+    is_integer = canonical_number(gold) is not None and "." not in gold
+    if is_integer:
         verdict = verify(response, gold, wrong_score=wrong_score, boxed_fallback=boxed_fallback)
         if verdict.status != "unparseable" or "left open" in verdict.detail:
             return verdict
@@ -61,6 +70,8 @@ def verify_expression(
         if not answer:
             continue
         reason = _doubt(candidate, answer)
+        if not reason and is_integer and not _OPERATION.search(answer):
+            reason = f"not one integer: {answer[:80]!r}"
         if not reason:
             return _compared(answer, gold, wrong_score)
     return Verdict(wrong_score, "unparseable", None, reason)
@@ -104,8 +115,14 @@ def _doubt(candidate: Candidate, answer: str) -> str:
         return candidate.doubt
     if len(answer) > MAX_CHARS:
         return f"longer than {MAX_CHARS} characters"
-    words = {word.lower() for word in _WORD.findall(_COMMAND.sub(" ", answer))}
-    if not HEDGES.isdisjoint(words) or {"and", "to"} & words or "=" in answer:
+    words = {word.lower() for word in _WORD.findall(_COMMAND.sub(" ", _ENVIRONMENT.sub(" ", answer)))}
+    if (
+        words - _UNIT_WORDS
+        or "=" in answer
+        or _UNUSUAL.search(answer)
+        or _BOUND.search(answer)
+        or _SPLIT.search(answer)
+    ):
         return f"not one object: {answer[:80]!r}"
     taken_back = contradiction(candidate.after, "")
     if (
