@@ -47,19 +47,23 @@ class TrainerSpec:
 
 
 class TrainWorker:
-    """One rank. Runs inside a Ray actor; every method but `prepare` is collective."""
+    """One rank. Runs inside a Ray actor; every method but `check_plugins` and `prepare` is collective."""
 
     def __init__(self, spec: TrainerSpec, rank: int) -> None:
         self._spec = spec
         self._rank = rank
         self._plugins = load_plugins(spec.blocked_plugins)
-        self._check_plugins()
         self._store: Any = None
         self._algorithm: Algorithm
         self._backend: TrainBackend
         self._sync: SyncStrategy
 
-    def _check_plugins(self) -> None:
+    def check_plugins(self) -> None:
+        """Compare plugins and versions with those of the driver; not in the constructor, whose errors Ray rewrites.
+
+        Raises:
+            PluginError: tells each difference.
+        """
         here, driver = dict(self._plugins.versions()), dict(self._spec.plugin_versions)
         different = sorted(name for name in here.keys() | driver.keys() if here.get(name) != driver.get(name))
         if different:
@@ -182,6 +186,7 @@ class TrainerGroup:
         actor = ray.remote(TrainWorker)
         self._actors = [actor.options(**o).remote(self._spec, rank) for rank, o in enumerate(self._options)]
         deadline = self._spec.deadlines.start
+        self._call("check_plugins", [()] * len(self._actors), deadline)
         host, port = gather([self._actors[0].prepare.remote()], self._names(1), what="start", deadline_s=deadline)[0]
         places = self._call("start", [(host, port)] * len(self._actors), deadline)
         self._data_ranks = [rank for rank, _ in places]
