@@ -48,7 +48,10 @@ class ColocatedLoop:
         parts.trainers.connect(parts.rollout.endpoints())
         self._push()
         self._probe()
-        if checkpoint is None and parts.config.eval.every:
+        if checkpoint is not None:
+            # Last: the run that was never stopped drew nothing for a start.
+            restore_random_state(checkpoint.state["random"])
+        elif parts.config.eval.every:
             parts.reporter.log(0, {**self._evaluate(), "sync/policy_version": float(self._version)})
 
     def _run_step(self, step: int) -> None:
@@ -149,7 +152,6 @@ class ColocatedLoop:
     def _restore(self, checkpoint: Checkpoint) -> None:
         parts, state = self._parts, checkpoint.state
         parts.collector.restore(state["data"])
-        restore_random_state(state["random"])
         parts.trainers.load(checkpoint.path / "trainer")
         self._step = state["step"]
         self._version = state["policy_version"]
