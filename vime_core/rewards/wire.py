@@ -9,8 +9,6 @@ import pickle
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from vime_core.types import Prompt, Sample, Verdict, VersionSpan
 
 if TYPE_CHECKING:
@@ -121,6 +119,8 @@ def _verdict_fields(verdict: Verdict) -> tuple[Any, ...]:
 
 
 def _join(arrays: Sequence[NDArray[Any]]) -> tuple[list[int], NDArray[Any]]:
+    import numpy as np  # not at the top: a scoring process starts twice as fast without it
+
     return [len(array) for array in arrays], np.concatenate(arrays)
 
 
