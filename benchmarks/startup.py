@@ -1,7 +1,7 @@
 """How much other plugins slow down the start: `python benchmarks/startup.py --plugins 200`.
 
-Times `vime plugins list` with so many fake plugins installed against none, in turn, each in a fresh process, and takes the
-medians. The exit status is 1 when the limit is not kept.
+Times `vime plugins list` with so many fake plugins installed against none, in turn, each in a fresh process, and takes
+the medians. The exit status is 1 when the limit is not kept.
 """
 
 from __future__ import annotations

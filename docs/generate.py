@@ -5,7 +5,6 @@ A test compares the pages with what this program would write.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import inspect
 import io
@@ -14,9 +13,8 @@ import re
 import textwrap
 import typing
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import omegaconf
@@ -25,6 +23,7 @@ from vime_core import errors
 from vime_core.cli import main as vime
 from vime_core.cli.app import BROKEN_PIPE, COMMANDS, INTERRUPTED
 from vime_core.config import schema
+from vime_core.config.fields import field_docs
 from vime_core.config.slots import SEVERAL, settings_key
 from vime_core.config.typed import describe_type
 from vime_core.plugins import interfaces
@@ -177,28 +176,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def field_docs(config: type) -> dict[str, str]:
-    """The docstring below each field of a dataclass, those of its bases included."""
-    found: dict[str, str] = {}
-    for owner in reversed(config.__mro__):
-        if is_dataclass(owner):
-            found |= _own_field_docs(owner)
-    return found
-
-
-def _own_field_docs(config: type) -> dict[str, str]:
-    [owner] = [node for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(config)))) if _is_class(node)]
-    found = {}
-    for field, text in pairwise(owner.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            found[field.target.id] = inspect.cleandoc(ast.literal_eval(text.value))
-    return found
-
-
-def _is_class(node: ast.AST) -> TypeGuard[ast.ClassDef]:
-    return isinstance(node, ast.ClassDef)
-
-
 def _kind_section(entry: type[Entry]) -> list[str]:
     """The settings that all components of a kind have, then those that each adds."""
     base = config_base(entry)
@@ -343,7 +320,7 @@ def _cell(text: str) -> str:
 def _markdown(text: str | None) -> str:
     """A docstring as Markdown: sections of Google style become paragraphs, an example a block of code."""
     text = re.sub(r"^(Raises|Returns|Args):\n", r"**\1:**\n\n", text or "", flags=re.MULTILINE)
-    text = re.sub(r"^Example:\n((?:    .*\n?)+)", _code_block, text, flags=re.MULTILINE)
+    text = re.sub(r"^Example:\n((?:    .*\n?|\n)+)", _code_block, text, flags=re.MULTILINE)
     return re.sub(r"^    (\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
 
 

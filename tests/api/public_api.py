@@ -47,6 +47,8 @@ def _default(item):
 
     if item.default_factory is not MISSING:
         return f"{item.default_factory.__name__}()"
+    if isinstance(item.default, frozenset):
+        return str(sorted(item.default))
     return "required" if item.default is MISSING else repr(item.default)
 
 

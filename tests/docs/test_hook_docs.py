@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def example(hook: str) -> str:
     """The code in the documentation of a hook."""
-    found = re.search(r"^Example:\n((?:    .*\n?)+)", inspect.getdoc(HOOKS[hook]) or "", re.MULTILINE)
+    found = re.search(r"^Example:\n((?:    .*\n?|\n)+)", inspect.getdoc(HOOKS[hook]) or "", re.MULTILINE)
     assert found, f"the documentation of {hook} has no Example"
-    return dedent(found[1])
+    return dedent(found[1]).strip() + "\n"
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -76,3 +76,17 @@ def test_all_distributions_have_the_version_of_core_and_require_it():
             assert f"vime-core>={major}.{minor},<{major}.{int(minor) + 1}" in project["dependencies"]
             [(entry, module)] = project["entry-points"]["vime"].items()
             assert (f"vime_{entry}", f"{name}.hooks") == (name, module)
+
+
+def test_a_plugin_package_is_written_from_the_wheel(installed, tmp_path):
+    shipped = {file.relative_to(ROOT) for file in (ROOT / "vime_core" / "templates").rglob("*") if file.is_file()}
+    assert {file.relative_to(installed) for file in (installed / "vime_core" / "templates").rglob("*.jinja")} == shipped
+    script = (
+        f"import sys; sys.path.insert(0, {str(installed)!r})\n"
+        "import vime_core.scaffold\n"
+        "from vime_core.cli import main\n"
+        f"assert vime_core.scaffold.__file__.startswith({str(installed)!r})\n"
+        "sys.exit(main(['new', 'reward', 'demo']))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, timeout=240, check=True)
+    assert (tmp_path / "vime-demo" / "vime_demo" / "reward.py").is_file()

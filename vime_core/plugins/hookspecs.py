@@ -26,6 +26,8 @@ def vime_algorithms() -> Iterable[entries.AlgorithmEntry]:  # type: ignore[empty
 
     Example:
         from vime_core import AlgorithmConfig, AlgorithmEntry, hookimpl
+
+
         @hookimpl
         def vime_algorithms():
             return [
@@ -47,6 +49,8 @@ def vime_models() -> Iterable[entries.ModelEntry]:  # type: ignore[empty-body]
 
     Example:
         from vime_core import ModelConfig, ModelEntry, hookimpl
+
+
         @hookimpl
         def vime_models():
             return [
@@ -68,6 +72,8 @@ def vime_train_backends() -> Iterable[entries.TrainBackendEntry]:  # type: ignor
 
     Example:
         from vime_core import TrainBackendEntry, TrainConfig, hookimpl
+
+
         @hookimpl
         def vime_train_backends():
             return [
@@ -89,6 +95,8 @@ def vime_rollout_backends() -> Iterable[entries.RolloutBackendEntry]:  # type: i
 
     Example:
         from vime_core import RolloutBackendEntry, RolloutConfig, hookimpl
+
+
         @hookimpl
         def vime_rollout_backends():
             return [
@@ -110,6 +118,8 @@ def vime_rollout_functions() -> Iterable[entries.RolloutFunctionEntry]:  # type:
 
     Example:
         from vime_core import ComponentConfig, RolloutFunctionEntry, hookimpl
+
+
         @hookimpl
         def vime_rollout_functions():
             return [
@@ -132,6 +142,8 @@ def vime_prompt_sources() -> Iterable[entries.PromptSourceEntry]:  # type: ignor
 
     Example:
         from vime_core import DataConfig, PromptSourceEntry, hookimpl
+
+
         @hookimpl
         def vime_prompt_sources():
             return [
@@ -153,6 +165,8 @@ def vime_filters() -> Iterable[entries.FilterEntry]:  # type: ignore[empty-body]
 
     Example:
         from vime_core import ComponentConfig, FilterEntry, hookimpl
+
+
         @hookimpl
         def vime_filters():
             return [
@@ -174,6 +188,8 @@ def vime_rewards() -> Iterable[entries.RewardEntry]:  # type: ignore[empty-body]
 
     Example:
         from vime_core import RewardConfig, RewardEntry, hookimpl
+
+
         @hookimpl
         def vime_rewards():
             return [
@@ -196,6 +212,8 @@ def vime_sync_strategies() -> Iterable[entries.SyncStrategyEntry]:  # type: igno
 
     Example:
         from vime_core import SyncConfig, SyncStrategyEntry, hookimpl
+
+
         @hookimpl
         def vime_sync_strategies():
             return [
@@ -218,6 +236,8 @@ def vime_accelerators() -> Iterable[entries.AcceleratorEntry]:  # type: ignore[e
 
     Example:
         from vime_core import AcceleratorConfig, AcceleratorEntry, hookimpl
+
+
         @hookimpl
         def vime_accelerators():
             return [
@@ -240,6 +260,8 @@ def vime_trackers() -> Iterable[entries.TrackerEntry]:  # type: ignore[empty-bod
 
     Example:
         from vime_core import ComponentConfig, TrackerEntry, hookimpl
+
+
         @hookimpl
         def vime_trackers():
             return [
@@ -261,6 +283,8 @@ def vime_observers() -> Iterable[entries.ObserverEntry]:  # type: ignore[empty-b
 
     Example:
         from vime_core import ComponentConfig, ObserverEntry, hookimpl
+
+
         @hookimpl
         def vime_observers():
             return [
