@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.cli.parser import Parser
-from vime_core.errors import RunFolderError
 from vime_core.report.page import render_report
 from vime_core.run.atomic import write_text
 from vime_core.run.folder import RunFolder
@@ -29,9 +28,6 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     folder = RunFolder.find(options.run)
     output = options.output or folder.path / "report.html"
     page = render_report(folder)
-    try:
-        write_text(output, page)
-    except OSError as error:
-        raise RunFolderError(f"cannot write {output}: {error.strerror}; choose another file with --output") from error
+    write_text(output, page)
     print(str(output).encode(errors="replace").decode())
     return 0

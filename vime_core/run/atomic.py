@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,10 +48,10 @@ def write_aside(path: Path) -> Iterator[Path]:
 
 
 def cannot_write(path: Path, error: OSError) -> RunFolderError:
-    """What to tell when the disk is full, or gone."""
-    return RunFolderError(
-        f"cannot write {path}: {error.strerror or error}; make room, then go on from the last checkpoint (resume.run)"
-    )
+    """What to tell when the disk is full, or the place cannot be written to."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    remedy = "make room, then go on from the last checkpoint (resume.run)" if full else "choose another place"
+    return RunFolderError(f"cannot write {path}: {error.strerror or error}; {remedy}")
 
 
 def write_text(path: Path, text: str) -> None:
