@@ -1,9 +1,16 @@
 """Fixtures shared by the tests of the core and of all plugins."""
 
+import signal
+
 import pytest
 
 from vime_core.cluster.keeper import Keeper
 from vime_core.cluster.runtime import RayRuntime
+
+
+def pytest_configure():
+    """A shell starts background jobs with SIGINT ignored, and children inherit that; tests interrupt processes."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

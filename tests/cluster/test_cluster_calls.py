@@ -11,6 +11,8 @@ from vime_core.errors import DeadlineError, ResourceError, SyncError, TrainerErr
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
 
+NAMES = ["rank 0", "rank 1"]
+
 
 class Member:
     def answer(self, value):
@@ -34,12 +36,10 @@ def members():
     import ray
 
     actors = [ray.remote(Member).options(num_cpus=0).remote() for _ in range(2)]
+    gather([actor.answer.remote(0) for actor in actors], NAMES, what="start", deadline_s=120)
     yield actors
     for actor in actors:
         ray.kill(actor)
-
-
-NAMES = ["rank 0", "rank 1"]
 
 
 def test_results_come_in_order(members):
