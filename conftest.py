@@ -1,5 +1,6 @@
 """Fixtures shared by the tests of the core and of all plugins."""
 
+import os
 import signal
 
 import pytest
@@ -9,7 +10,10 @@ from vime_core.cluster.runtime import RayRuntime
 
 
 def pytest_configure():
-    """A shell starts background jobs with SIGINT ignored, and children inherit that; tests interrupt processes."""
+    """What must hold before any test module is imported."""
+    # Ray reads this once, when it is imported, which test modules may do before the fixture below.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    # A shell starts background jobs with SIGINT ignored, and children inherit that; tests interrupt processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
