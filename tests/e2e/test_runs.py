@@ -93,6 +93,7 @@ def test_resume_goes_on_and_ctrl_c_leaves_nothing(world, first_run):
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output
+    assert "Task was destroyed" not in output
     assert "resumed after step 4, policy version 4" in output
     assert_gone(tree)
     assert_no_segments(first_run.folder)
@@ -124,6 +125,7 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     output, _ = again.communicate(timeout=180)
     assert again.returncode == 130, output
     assert "SIGTERM received" not in output
+    assert "Task was destroyed" not in output
     assert_gone(tree)
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, len(steps) + 1))

@@ -110,9 +110,27 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
         stack.callback(rollout.close)
         reporter.note(f"starting {inputs.layout.ranks} trainer ranks and {inputs.layout.engines} engines")
         start_side_by_side([trainers.start, rollout.start])
-        events = asyncio.new_event_loop()
-        stack.callback(events.close)
+        events = stack.enter_context(event_loop(config.deadlines.stop))
         yield _assemble(inputs, run, reporter, pool, trainers, rollout, events)
+
+
+@contextmanager
+def event_loop(stop_deadline_s: float) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop for the driver; what an interrupt left unfinished in it is cancelled before it closes."""
+    events = asyncio.new_event_loop()
+    try:
+        yield events
+    finally:
+        tasks = asyncio.all_tasks(events)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            done, _ = events.run_until_complete(asyncio.wait(tasks, timeout=stop_deadline_s))
+            for task in done:
+                if not task.cancelled():
+                    # Asked for, so that asyncio does not print it: the first cause is on its way already.
+                    task.exception()
+        events.close()
 
 
 def start_side_by_side(starts: Sequence[Callable[[], None]]) -> None:
