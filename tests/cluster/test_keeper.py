@@ -100,13 +100,16 @@ def test_a_tree_is_registered_before_its_root_dies(driver, tree):
     tree.ended()
 
 
-def test_descendants_of_the_driver_can_be_registered(driver, victim, wait_until):
+def test_descendants_can_be_registered(driver, tree, wait_until):
     assert register_descendants(driver.client, driver.process.pid) == 1  # its keeper, which spares itself
-    assert register_descendants(driver.client, os.getpid()) >= 2
-    driver.client.forget_process(driver.process.pid)
-    driver.vanish()
-    assert victim.wait(60) == -signal.SIGKILL
-    wait_until(keeper_gone(driver))
+    with subprocess.Popen(tree.command, start_new_session=True) as root:
+        tree.started()
+        found = processes.descendants(root.pid)
+        assert register_descendants(driver.client, root.pid) == len(found) == 2
+        driver.vanish()
+        wait_until(lambda: not any(processes.is_alive(process) for process in found))
+        assert root.poll() is None
+        root.kill()
 
 
 def test_a_pid_used_again_is_left_alone(driver, victim, wait_until):

@@ -39,12 +39,21 @@ def test_a_pid_that_is_used_again_is_left_alone():
     assert child.returncode == -signal.SIGKILL
 
 
-def test_end_trees_takes_children_and_spares_the_caller(tree):
-    with subprocess.Popen(tree.command, start_new_session=True):
-        members = tree.started().members
-        ended = processes.end_trees([processes.identify(os.getpid())])
-        assert {members["root"], members["plain"], members["stopped"]} <= ended
-        assert processes.identify(os.getpid()) not in ended
+CALLER = """
+import os, signal, subprocess
+from vime_core.cluster import processes
+children = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)]
+children[1].send_signal(signal.SIGSTOP)
+ended = processes.end_trees([processes.identify(os.getpid())])
+assert {process.pid for process in ended} == {child.pid for child in children}
+print([child.wait(60) for child in children])
+"""
+
+
+def test_end_trees_takes_children_and_spares_the_caller():
+    """In a process of its own: this one has children that other tests need."""
+    done = subprocess.run([sys.executable, "-c", CALLER], capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"{[-signal.SIGKILL.value] * 2}\n", done.stderr
 
 
 def test_the_whole_tree_is_stopped_before_any_of_it_is_killed(tree, monkeypatch):
