@@ -119,7 +119,7 @@ def check_killed_replay(world, recording, tmp_path, dtype, *, steps, kills):
     assert_same_tensors(trained_tensors(resumed.folder, steps), trained_tensors(straight.folder, steps))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.full)])
 def test_a_replay_that_is_killed_ends_with_the_same_bits(world, recording, tmp_path, dtype):
     check_killed_replay(world, recording, tmp_path, dtype, steps=6, kills=2)
 
@@ -141,6 +141,7 @@ def straight(world):
     return finished
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_a_live_run_that_is_killed_samples_the_same_tokens(world, straight, tmp_path):
     folder = tmp_path / "killed"
@@ -155,6 +156,7 @@ def test_a_live_run_that_is_killed_samples_the_same_tokens(world, straight, tmp_
     assert_same_tensors(trained_tensors(resumed.folder, LIVE_STEPS), trained_tensors(straight.folder, LIVE_STEPS))
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_a_live_run_can_be_replayed_to_the_same_weights(world, straight):
     replayed = world.run("rollout=replay", f"rollout.path={straight.folder}", f"train.steps={LIVE_STEPS}", *SCHEDULE)
@@ -164,6 +166,7 @@ def test_a_live_run_can_be_replayed_to_the_same_weights(world, straight):
     assert_same_tensors(trained_tensors(replayed.folder, LIVE_STEPS), trained_tensors(straight.folder, LIVE_STEPS))
 
 
+@pytest.mark.full
 @pytest.mark.engine
 def test_recording_without_training_samples_the_untrained_policy(world, straight):
     recorded = world.run("train=none", *DETERMINISTIC, "train.steps=2", "run.name=recorded")
