@@ -124,7 +124,7 @@ class InProcessEngines(SyncStrategySuite):
 OWN_SUITES = {**SUITES, "rollout": InProcessRollout, "sync": InProcessEngines}
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def broken_site(tmp_path_factory):
     """The distribution, on sys.path for the tests of this package."""
     site = FakeSite(tmp_path_factory.mktemp("broken"))
@@ -134,7 +134,7 @@ def broken_site(tmp_path_factory):
     yield from site.activate()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def run_component(broken_site):
     """Run the suite of a component of `broken/`, or one test of it; remembers what was run."""
     plugins, done = load_plugins(), {}
