@@ -74,3 +74,8 @@ class TensorRule:
     """`copy`; `qkv`: q, k, v interleaved by query group; `gate_up`: gate over up."""
     shard: ShardAxis
     """Tensor parallelism: `rows` splits dimension 0 of the fused parameter, `columns` dimension 1."""
+    stacked_name: str | None = None
+    """For a role of an expert: name, with `{layer}`, of one tensor that a checkpoint may hold in place of `hf_names`.
+
+    It stacks the parts of `hf_names`, concatenated along dimension 0, of all experts along a new dimension 0.
+    """

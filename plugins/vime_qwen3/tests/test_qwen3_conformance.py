@@ -3,5 +3,9 @@
 from vime_core.testing import ModelFamilySuite
 
 
-class TestConformance(ModelFamilySuite):
+class TestQwen3(ModelFamilySuite):
     entry = "qwen3"
+
+
+class TestQwen3Moe(ModelFamilySuite):
+    entry = "qwen3_moe"

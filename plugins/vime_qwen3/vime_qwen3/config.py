@@ -13,3 +13,11 @@ class Qwen3Config(ModelConfig):
 
     name: str = "qwen3"
     """The entry that is used."""
+
+
+@dataclass(kw_only=True)
+class Qwen3MoeConfig(ModelConfig):
+    """A Qwen3 model with experts; everything else follows from its `config.json`."""
+
+    name: str = "qwen3_moe"
+    """The entry that is used."""

@@ -55,6 +55,34 @@ def dense_mlp_rules(geometry: ModelGeometry) -> list[TensorRule]:
     ]
 
 
+def expert_rules(geometry: ModelGeometry) -> list[TensorRule]:
+    """Router and experts of one layer; none for a dense model."""
+    if geometry.experts is None:
+        return []
+    hidden, ffn, count = geometry.hidden_size, geometry.experts.ffn_size, geometry.experts.num_experts
+    mlp = LAYER + "mlp."
+    expert = mlp + "experts.{expert}."
+    return [
+        TensorRule("layer.moe.router", (mlp + "gate.weight",), ((count, hidden),), "copy", "none"),
+        TensorRule(
+            "layer.moe.expert.gate_up",
+            (expert + "gate_proj.weight", expert + "up_proj.weight"),
+            ((ffn, hidden), (ffn, hidden)),
+            "gate_up",
+            "rows",
+            stacked_name=mlp + "experts.gate_up_proj",
+        ),
+        TensorRule(
+            "layer.moe.expert.down",
+            (expert + "down_proj.weight",),
+            ((hidden, ffn),),
+            "copy",
+            "columns",
+            stacked_name=mlp + "experts.down_proj",
+        ),
+    ]
+
+
 def output_rules(geometry: ModelGeometry) -> list[TensorRule]:
     """The final norm, and the output projection where it is not the embedding."""
     rules = [norm_rule("final_norm", "model.norm.weight", geometry.hidden_size)]
