@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vime_core.errors import TrainerError
-from vime_core.models.checkpoint import SafetensorsFolder
+from vime_core.models.stacked import open_weights
 from vime_core.models.tensors import tensor_shapes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class FrozenPolicy:
         context = self._context
         dtype: torch.dtype = getattr(torch, context.config.dtype)
         names = tensor_shapes(context.geometry, context.tensor_map)
-        for name, tensor in SafetensorsFolder(context.model_path).load(names):
+        for name, tensor in open_weights(context.model_path, context.geometry, context.tensor_map).load(names):
             yield name, tensor.to(dtype).contiguous()
 
     def save(self, folder: Path) -> None:

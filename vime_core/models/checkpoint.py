@@ -29,6 +29,16 @@ DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16
 
 
 @dataclass(frozen=True, slots=True)
+class StackedPart:
+    """Rows `start` to `stop` of entry `index` of a tensor that stacks the parameters of all experts."""
+
+    tensor: str
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class TensorInfo:
     """What a header says of one tensor."""
 
@@ -36,6 +46,8 @@ class TensorInfo:
     dtype: str
     """As safetensors writes it, e.g. `BF16`."""
     shape: tuple[int, ...]
+    part: StackedPart | None = None
+    """Where it lies in another tensor of the file; None for a tensor of its own."""
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
@@ -106,10 +118,13 @@ class SafetensorsFolder:
             for name in names:
                 if name not in self.tensors:
                     raise ModelError(f"{self.path} has no tensor {name}")
-                file = self.tensors[name].file
+                file, part = self.tensors[name].file, self.tensors[name].part
                 if file not in handles:
                     handles[file] = stack.enter_context(safe_open(file, framework="pt", device="cpu"))
-                yield name, handles[file].get_tensor(name)
+                if part is None:
+                    yield name, handles[file].get_tensor(name)
+                else:
+                    yield name, handles[file].get_slice(part.tensor)[part.index, part.start : part.stop]
 
 
 def _read_headers(path: Path) -> dict[str, TensorInfo]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import ModelError
-from vime_core.models.checkpoint import SafetensorsFolder
+from vime_core.models.stacked import open_weights
 from vime_core.models.tensors import tensor_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from vime_core.models.checkpoint import SafetensorsFolder
     from vime_core.models.family import ModelFamily
     from vime_core.models.geometry import ModelGeometry, TensorRule
 
@@ -67,7 +68,7 @@ def inspect_model(path: Path, families: Mapping[str, ModelFamily], family_name: 
     tensor_map = tuple(family.tensor_map(geometry))
     _check_config(path, hf_config, geometry)
     _check_tokenizer(path)
-    extra = _check_tensors(SafetensorsFolder(path), tensor_shapes(geometry, tensor_map))
+    extra = _check_tensors(open_weights(path, geometry, tensor_map), tensor_shapes(geometry, tensor_map))
     return LocalModel(path, hf_config, generation_config, family_name, geometry, tensor_map, extra)
 
 

@@ -22,6 +22,8 @@ class Parameter:
     """None outside experts."""
     hf_names: tuple[str, ...]
     """Names in the checkpoint, in the order of `rule.hf_shapes`."""
+    stacked_name: str | None = None
+    """`TensorRule.stacked_name`, filled in."""
 
 
 def parameters(geometry: ModelGeometry, tensor_map: Sequence[TensorRule]) -> Iterator[Parameter]:
@@ -55,7 +57,8 @@ def _in_layer(geometry: ModelGeometry, rule: TensorRule, layer: int) -> Iterator
     elif experts is not None and layer not in experts.dense_layers:
         indices: Iterable[int | None] = range(experts.num_experts) if ".expert." in rule.role else (None,)
         for expert in indices:
-            yield Parameter(rule, layer, expert, _filled(rule.hf_names, layer=layer, expert=expert))
+            stacked = None if rule.stacked_name is None else rule.stacked_name.format(layer=layer)
+            yield Parameter(rule, layer, expert, _filled(rule.hf_names, layer=layer, expert=expert), stacked)
 
 
 def _filled(names: tuple[str, ...], **values: int | None) -> tuple[str, ...]:

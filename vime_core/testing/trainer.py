@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vime_core.errors import RunFolderError, TrainerError
-from vime_core.models.checkpoint import SafetensorsFolder
+from vime_core.models.stacked import open_weights
 from vime_core.models.tensors import tensor_shapes
 from vime_core.plugins.interfaces import LossInputs
 from vime_core.types import UpdateReport
@@ -34,7 +34,7 @@ class BigramTrainer:
     def start(self) -> None:
         """Read all tensors of the folder."""
         wanted = tensor_shapes(self._context.geometry, self._context.tensor_map)
-        found = SafetensorsFolder(self._context.model_path).load(wanted)
+        found = open_weights(self._context.model_path, self._context.geometry, self._context.tensor_map).load(wanted)
         self._weights = {name: torch.nn.Parameter(tensor.float()) for name, tensor in found}
         if self._context.keep_reference:
             self._reference = {name: weight.detach().clone() for name, weight in self._weights.items()}

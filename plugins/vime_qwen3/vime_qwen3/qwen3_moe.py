@@ -77,7 +77,7 @@ class Qwen3Moe:
 
 
 def _experts(hf_config: Mapping[str, Any]) -> ExpertGeometry:
-    num_experts = read_int(hf_config, "num_experts" if "num_local_experts" not in hf_config else "num_local_experts")
+    num_experts = _num_experts(hf_config)
     top_k = read_int(hf_config, "num_experts_per_tok")
     if top_k > num_experts:
         raise ModelError(f"config.json: num_experts_per_tok {top_k} is more than num_experts {num_experts}")
@@ -88,6 +88,16 @@ def _experts(hf_config: Mapping[str, Any]) -> ExpertGeometry:
         normalize_top_k=read_flag(hf_config, "norm_topk_prob", False),
         dense_layers=_dense_layers(hf_config),
     )
+
+
+def _num_experts(hf_config: Mapping[str, Any]) -> int:
+    """transformers 5 writes `num_local_experts` for what Qwen's own files call `num_experts`."""
+    named = {key: read_int(hf_config, key) for key in ("num_experts", "num_local_experts") if key in hf_config}
+    if not named:
+        return read_int(hf_config, "num_experts")
+    if len(set(named.values())) > 1:
+        raise ModelError(f"config.json: {' and '.join(f'{key} {value}' for key, value in named.items())} contradict")
+    return next(iter(named.values()))
 
 
 def _dense_layers(hf_config: Mapping[str, Any]) -> frozenset[int]:
