@@ -1,6 +1,7 @@
 """Batches, the bound on what waits, a reward's own processes, and many hostile tasks among normal ones."""
 
 import asyncio
+import os
 import threading
 import time
 from importlib import import_module
@@ -29,7 +30,10 @@ def test_a_batch_arrives_as_it_was_sent():
     made[2].metadata["key"] = [1, {"deep": None}]
     other = Prompt("other", (), (), "2", "source", {"k": 1})
     pairs = [(made[0], prompt), (made[1], other), (made[2], prompt)]
-    for (sample, its_prompt), (sent, sent_prompt) in zip(pairs, decode(encode(pairs)), strict=True):
+    encoded = encode(pairs)
+    descriptor = os.memfd_create("batch")
+    os.write(descriptor, encoded.aside)
+    for (sample, its_prompt), (sent, sent_prompt) in zip(pairs, decode(encoded.body, descriptor), strict=True):
         assert sent_prompt == its_prompt
         assert isinstance(sent, type(sample))
         for field in (

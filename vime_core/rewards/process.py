@@ -148,7 +148,7 @@ class ScoringProcess:
         A task that cannot be sent is settled as an `error`.
         """
         try:
-            body = encode([(task.sample, task.prompt) for task in tasks])
+            encoded = encode([(task.sample, task.prompt) for task in tasks])
         except Exception as error:
             if len(tasks) == 1:
                 cause = f"sample or prompt cannot be sent to a scoring process: {error!r}"
@@ -159,7 +159,7 @@ class ScoringProcess:
             return
         self._pending.update(enumerate(tasks, self._sent))
         self._sent += len(tasks)
-        self._channel.send(body)
+        self._channel.send(encoded.body, encoded.aside)
 
     def receive(self) -> list[Task]:
         """Wait for verdicts and settle what is finished. The process may have ended then.

@@ -1,13 +1,15 @@
 """Samples and prompts as bytes, many at a time: what each has of its own costs a few microseconds.
 
-Only between a pool and its own scoring processes; the bytes are a pickle.
+Texts and prompts, which every reward reads, are apart from tokens and the like, which few do and which are many times
+longer. Only between a pool and its own scoring processes; the bytes are pickles.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np  # at the top: unpacking must not import it within a task's time limit
 
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+
+class Encoded(NamedTuple):
+    """A batch as it is sent."""
+
+    body: bytes
+    aside: bytes
+    """Unpacked only when a reward asks for one of `_UNPACKED`."""
 
 
 class SentSample(Sample):
@@ -45,12 +55,17 @@ _UNPACKED = (
 class _Batch:
     """What the samples of a batch hold besides their texts; read once, when a reward first looks at it."""
 
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
 
     @cached_property
     def _content(self) -> tuple[list[tuple[Any, ...]], list[list[NDArray[Any]]]]:
-        rows, arrays = pickle.loads(self._packed)
+        with open(self._descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            rows, arrays = pickle.load(file)
         return rows, [list(_split(*column)) for column in arrays]
 
     def fields(self, position: int) -> tuple[Any, ...]:
@@ -63,7 +78,7 @@ class _Batch:
         return prompt_id, group_id, index, finish_reason, spans, judged, metadata, *arrays
 
 
-def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> bytes:
+def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> Encoded:
     """All samples with their prompts; a prompt that several share is sent once.
 
     Raises:
@@ -94,16 +109,22 @@ def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> bytes:
         [_prompt_fields(prompt) for prompt in prompts.values()],
         [places[id(prompt)] for _, prompt in pairs],
         [sample.response_text for sample in samples],
-        pickle.dumps((rows, arrays), pickle.HIGHEST_PROTOCOL),
     )
-    return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
+    return Encoded(
+        pickle.dumps(content, pickle.HIGHEST_PROTOCOL), pickle.dumps((rows, arrays), pickle.HIGHEST_PROTOCOL)
+    )
 
 
-def decode(body: bytes | bytearray) -> Iterator[tuple[Sample, Prompt]]:
-    """What `encode` was given, one after another."""
-    prompt_fields, places, texts, packed = pickle.loads(body)
+def decode(body: bytes | bytearray, descriptor: int) -> Iterator[tuple[Sample, Prompt]]:
+    """What `encode` was given, one after another.
+
+    Args:
+        body: Of what `encode` gave.
+        descriptor: Of a file that holds its `aside`; closed when no sample needs it any more.
+    """
+    prompt_fields, places, texts = pickle.loads(body)
     prompts = [Prompt(*fields) for fields in prompt_fields]
-    batch = _Batch(packed)
+    batch = _Batch(descriptor)
     for position, (place, text) in enumerate(zip(places, texts, strict=True)):
         sample = SentSample.__new__(SentSample)
         sample.response_text = text

@@ -22,7 +22,7 @@ import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vime_core.rewards.frames import FrameReader, pack
+from vime_core.rewards.frames import Frame, FrameReader, pack
 from vime_core.rewards.progress import Progress, result_line
 from vime_core.rewards.wire import decode
 from vime_core.types import SILENT_STATUSES, VERDICT_STATUSES, Verdict
@@ -48,7 +48,7 @@ def main() -> None:
     setup = _receive(connection, reader)
     if setup is None:
         return
-    sys.path[:], memory_limit, specs = pickle.loads(setup)
+    sys.path[:], memory_limit, specs = pickle.loads(setup.body)
     _limit_memory(memory_limit)
     rewards = []
     for name, factory, config in specs:
@@ -62,7 +62,7 @@ def main() -> None:
     results = _Results(connection, progress)
     number = 0
     while (batch := _receive(connection, reader)) is not None:
-        for sample, prompt in decode(batch):
+        for sample, prompt in decode(*batch):
             _judge(results, number, rewards, sample, prompt)
             number += 1
         progress.rest()
@@ -150,12 +150,12 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}{place}"
 
 
-def _receive(connection: socket.socket, reader: FrameReader) -> bytearray | None:
+def _receive(connection: socket.socket, reader: FrameReader) -> Frame | None:
     """The next message; None when the owner has closed the connection."""
-    while (body := reader.take()) is None:
+    while (frame := reader.take()) is None:
         if not reader.feed(connection):
             return None
-    return body
+    return frame
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:
