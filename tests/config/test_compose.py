@@ -13,7 +13,7 @@ from vime_core.config.location import conf_folder
 from vime_core.config.render import render
 from vime_core.config.schema import Config
 from vime_core.config.slots import NAMED_SECTIONS, SEVERAL, SINGLE
-from vime_core.errors import ConfigError
+from vime_core.errors import ConfigError, PluginError
 from vime_core.plugins.kinds import ENTRY_TYPES
 
 PATHS = ["model.path=/m", "data.train=/d.parquet"]
@@ -134,8 +134,72 @@ def test_a_saved_configuration_composes_to_itself_and_can_be_changed(acme, tmp_p
     changed = compose(["train.steps=9"], config_file=saved)
     assert changed.typed.train.steps == 9
     assert changed.provenance["train.lr"] == "config.yaml"
-    with pytest.raises(ConfigError, match="algorithm"):
-        compose(["algorithm=acme"], config_file=saved)
+
+
+@pytest.fixture
+def saved(acme, tmp_path):
+    """Composes from a saved configuration with values of its own."""
+    settings = ["algorithm.clip_ratio=0.3", "train.steps=7", "train.layers=[1]", "rollout.samples_per_prompt=3"]
+    first = acme(*PATHS, *settings, "rollout.memory_gib=2", "sync.probe=false", "filter=[acme]", "filters.acme.every=5")
+    file = tmp_path / "saved" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(first.tree))
+    return lambda *overrides: compose(overrides, config_file=file)
+
+
+def test_on_a_saved_configuration_another_component_has_its_defaults_under_what_its_kind_has_in_common(saved):
+    composed = saved("rollout=replay", "rollout.path=/run", "filter=[]")
+    tree = composed.tree
+    assert tree["train"] == saved().tree["train"]
+    assert tree["rollout"]["samples_per_prompt"] == 3
+    assert tree["rollout"]["path"] == "/run"
+    assert "memory_gib" not in tree["rollout"]
+    assert tree["filters"] == {}
+    assert tree["algorithm"]["clip_ratio"] == 0.3
+    assert composed.provenance["rollout.name"] == "command line"
+    assert composed.provenance["rollout.samples_per_prompt"] == "config.yaml"
+    assert composed.provenance["rollout.path"] == "command line"
+
+
+def test_on_a_saved_configuration_the_sync_strategy_follows_what_it_must_fit(saved):
+    composed = saved("rollout=replay", "rollout.path=/run")
+    assert composed.tree["sync"]["name"] == "none"
+    assert composed.provenance["sync.name"] == "chosen automatically"
+    assert composed.tree["sync"]["probe"] is False
+    with pytest.raises(PluginError, match="sync=acme pushes into engines"):
+        saved("rollout=replay", "rollout.path=/run", "sync=acme")
+
+
+def test_on_a_saved_configuration_the_same_component_keeps_its_settings(saved):
+    assert saved("algorithm=acme", "filter=[acme]").tree == saved().tree
+
+
+def test_on_a_saved_configuration_files_and_several_components_can_be_chosen(saved):
+    composed = saved("hardware=cpu", "tracker=[acme]", "train.steps=8")
+    assert (composed.tree["train"]["dtype"], composed.tree["train"]["steps"]) == ("float32", 8)
+    assert [*composed.tree["trackers"], *composed.tree["filters"]] == ["acme", "acme"]
+    assert composed.tree["filters"]["acme"]["every"] == 5
+
+
+def test_on_a_saved_configuration_an_unknown_component_is_told(saved):
+    with pytest.raises(PluginError, match=r"unknown rollout backend 'reply'.*did you mean replay"):
+        saved("rollout=reply")
+    with pytest.raises(ConfigError, match="a component is chosen with train=none"):
+        saved("train.name=none")
+
+
+def test_a_saved_configuration_of_a_component_that_is_not_there(saved, tmp_path):
+    file = tmp_path / "saved" / "config.yaml"
+    file.write_text(file.read_text().replace("acme", "gone"))
+    with pytest.raises(PluginError, match="gone"):
+        saved()
+
+
+def test_recorded_rollouts_need_no_data(acme):
+    composed = acme("model.path=/m", "rollout=replay", "rollout.path=/run", "sync=auto")
+    assert composed.missing == []
+    assert composed.config.data.train == ""
+    assert composed.provenance["data.train"] == "not read by rollout=replay"
 
 
 def test_composing_leaves_nothing_behind(acme):

@@ -76,7 +76,7 @@ def _name(plugins: Plugins, group: str, settings: Any) -> str:
 
 
 def _check_selected(merged: Merged, group: str, name: str, key: str) -> None:
-    if f"{group}/{name}" in merged.configs or not any("/" in config for config in merged.configs):
+    if f"{group}/{name}" in merged.configs:
         return
     if group in SEVERAL:
         raise ConfigError(f"{key} is set, but {group} {name!r} is not chosen; choose it with {group}=[..., {name}]")

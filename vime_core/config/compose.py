@@ -13,11 +13,13 @@ from vime_core.config.limits import check_complete, check_limits, missing_keys
 from vime_core.config.location import conf_folder
 from vime_core.config.merge import Merged, merge
 from vime_core.config.overrides import given_value, parse_overrides
+from vime_core.config.saved import SavedConfig
 from vime_core.config.slots import FILE_GROUPS
 from vime_core.config.sources import DEFAULT, leaves, provenance, read_yaml
 from vime_core.config.typed import TypedTree
 from vime_core.config.validate import check_rollout, check_settings, check_sync
 from vime_core.errors import ConfigError
+from vime_core.plugins.auto import has_engines
 from vime_core.plugins.manager import load_plugins
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ def compose(
 
     Args:
         overrides: `key=value` and `group=name`, as on the command line.
-        config_file: a saved configuration to start from instead of the defaults.
+        config_file: a saved configuration to start from instead of the defaults. A component that is chosen anew
+            has its own defaults, under those saved settings that every component of its kind has.
         config_folder: a folder with further experiments.
         require_available: whether every chosen component must be usable here.
 
@@ -100,11 +103,12 @@ def compose(
         PluginError: for a component that does not exist, failed to load, is ambiguous or unavailable.
     """
     parsed = parse_overrides(overrides)
-    folder, name = (config_file.parent, config_file.stem) if config_file else (conf_folder(), "config")
     _check_paths(config_file, config_folder)
+    folder, name = (config_file.parent, config_file.stem) if config_file else (conf_folder(), "config")
+    saved = SavedConfig.read(config_file) if config_file else None
     block = _blocked(parsed, folder, name, config_folder)
     plugins = load_plugins(block)
-    merged = merge(plugins, folder, name, parsed, config_folder)
+    merged = merge(plugins, conf_folder() if saved else folder, name, parsed, config_folder, saved)
     composed = _typed(plugins, merged, overrides, require_available)
     _check_blocked(composed, block)
     if composed.typed.plugins.strict:
@@ -120,12 +124,29 @@ def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_a
     evals = merged.tree.get("evals")
     typed = TypedTree(components.configs, [*evals] if isinstance(evals, dict) else [], origins).fill(merged.tree)
     check_limits(typed)
+    origins |= _leave_out_data(typed, components.chosen)
     check_settings(cast("Config", typed))
     check_rollout(cast("Config", typed), components.chosen)
     check_sync(cast("Config", typed), components.chosen)
     keys = [key for key, _ in leaves(OmegaConf.to_container(typed))]
     told = {key: origins.get(key, DEFAULT) for key in keys}
     return ComposedConfig(typed, plugins, components.chosen, told, tuple(overrides))
+
+
+def _leave_out_data(typed: DictConfig, components: Mapping[str, Registered]) -> dict[str, str]:
+    """Recorded rollouts bring their prompts: what is required of `data` then, and not set, is left empty.
+
+    Returns:
+        Provenance of the keys that were left empty.
+    """
+    rollout = components["rollout"].entry
+    if has_engines(rollout):
+        return {}
+    keys = [key for key in missing_keys(typed) if key.startswith("data.")]
+    texts = [key for key in keys if OmegaConf.get_type(typed.data, key.removeprefix("data.")) is str]
+    for key in texts:
+        OmegaConf.update(typed, key, "")
+    return dict.fromkeys(texts, f"not read by rollout={rollout.name}")
 
 
 def _check_paths(config_file: Path | None, config_folder: Path | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
@@ -18,8 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vime_core.config.overrides import for_hydra
+from vime_core.config.saved import SAVED
 from vime_core.config.slots import SEVERAL, SINGLE
-from vime_core.config.sources import Source, config_source, override_source, yaml_fault
+from vime_core.config.sources import Source, config_source, leaves, override_source, yaml_fault
 from vime_core.config.store import offered
 from vime_core.errors import ConfigError
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from hydra.core.override_parser.types import Override
 
+    from vime_core.config.saved import SavedConfig
     from vime_core.plugins.manager import Plugins
 
 
@@ -44,7 +47,12 @@ class Merged:
 
 
 def merge(
-    plugins: Plugins, folder: Path, name: str, overrides: Sequence[Override], extra_folder: Path | None
+    plugins: Plugins,
+    folder: Path,
+    name: str,
+    overrides: Sequence[Override],
+    extra_folder: Path | None,
+    saved: SavedConfig | None = None,
 ) -> Merged:
     """Merge the config `name` of a folder with what it includes and what the command line says.
 
@@ -54,6 +62,7 @@ def merge(
         name: file name without `.yaml`.
         overrides: checked by `parse_overrides`.
         extra_folder: further groups of files, e.g. the user's own experiments.
+        saved: a whole configuration to start from instead of `name`; the folder has the groups of files only.
 
     Raises:
         ConfigError: for a file or a combination that cannot be merged.
@@ -63,14 +72,34 @@ def merge(
     if extra_folder is not None:
         lines.append(f"hydra.searchpath=['{extra_folder.resolve().as_uri()}']")
     with offered(plugins), _one_line_errors(plugins), initialize_config_dir(str(folder.resolve()), version_base="1.3"):
+        if saved is not None:
+            name = SAVED
+            _offer(saved.node())
+            _offer(saved.node([item.config_path for item in _defaults_list(name, lines)]))
         composed = compose(name, lines, return_hydra_config=True)
-        defaults = GlobalHydra.instance().config_loader().compute_defaults_list(name, lines, RunMode.RUN).defaults
-        folders = _folders(composed)
-        merged = [item for item in defaults if item.config_path and not item.config_path.startswith("hydra/")]
-        sources = [config_source(item.config_path, item.package or "", folders) for item in merged]
+        merged = _defaults_list(name, lines)
+        sources = [_source(item, _folders(composed), saved) for item in merged]
     content = cast("dict[str, Any]", OmegaConf.to_container(composed))
     tree = {key: value for key, value in content.items() if key != "hydra"}
     return Merged(tree, [*sources, override_source(overrides)], frozenset(item.config_path for item in merged))
+
+
+def _offer(node: dict[str, Any]) -> None:
+    ConfigStore.instance().store(name=SAVED, node=node, provider="vime-core")
+
+
+def _defaults_list(name: str, lines: list[str]) -> list[Any]:
+    """What Hydra merges, in order; its own settings aside."""
+    defaults = GlobalHydra.instance().config_loader().compute_defaults_list(name, lines, RunMode.RUN).defaults
+    return [item for item in defaults if item.config_path and not item.config_path.startswith("hydra/")]
+
+
+def _source(item: Any, folders: Sequence[Path], saved: SavedConfig | None) -> Source:
+    if saved is not None and item.config_path == SAVED:
+        node = ConfigStore.instance().load(f"{SAVED}.yaml").node
+        content = cast("dict[str, Any]", OmegaConf.to_container(node))
+        return Source(saved.label, dict(leaves({key: content[key] for key in content if key != "defaults"})))
+    return config_source(item.config_path, item.package or "", folders)
 
 
 def _folders(composed: DictConfig) -> list[Path]:

@@ -171,6 +171,8 @@ class RewardConfig(ComponentConfig):
 
     weight: float = 1.0
     """Factor in the sum of several rewards."""
+    data_sources: list[str] = field(default_factory=lambda: ["*"])
+    """Rows it judges, as glob patterns of their `data_source`: `[math*, gsm8k]`. Others are left to other rewards."""
     workers: int | None = option(None, low=1)
     """Scoring processes of its own, each asked about one sample at a time: for a reward that waits, for a network or a
     model. Shares those of `reward_pool` when null."""

@@ -154,7 +154,7 @@ def _overrides(model: Path | None, accelerator: str | None) -> list[str]:
     if model is not None:
         overrides.append(f"model.path={_quoted(str(model))}")
     if accelerator is not None:
-        overrides.append(f"accelerator.name={_quoted(accelerator)}")
+        overrides.append(f"accelerator={_quoted(accelerator)}")
     return overrides
 
 
