@@ -1,10 +1,12 @@
 """A run that was killed and resumed gives the numbers of one that never was: bit for bit, weights and optimizer too."""
 
 import random
+import shutil
 import time
 
 import pytest
 
+from vime_core.run.folder import RunFolder
 from vime_core.run.rollouts import read_rollouts
 
 pytestmark = [
@@ -92,28 +94,23 @@ def kill(process, folder, *, step, saving, delay):
     return killed
 
 
-def kill_often(world, folder, settings, *, steps, kills):
-    """Start a run in `folder` again and again, each time until it is killed; the moments are spread over its steps."""
-    moments = random.Random(steps)
+def kill_often(world, folder, settings, *, steps, seed=0):
+    """Start a run in `folder` again and again, each time until it is killed at or after one of `steps`."""
+    moments = random.Random(seed)
     resume = ("resume.mode=auto", f"resume.run={folder}")
     killed = 0
-    for number in range(kills):
-        step = 1 + number * (steps - 1) // kills
+    for number, step in enumerate(steps):
         process = world.start(*settings, *resume)
         saving = number % 2 == 0
         killed += kill(process, folder, step=step, saving=saving, delay=moments.uniform(0, 0.05 if saving else 0.5))
-    assert killed >= kills / 2
+    assert killed >= len(steps) / 2
     finished = world.run(*settings, *resume)
     assert finished.status == 0, finished.output
     assert "resumed after step" in finished.output
     return finished
 
 
-def check_killed_replay(world, recording, tmp_path, dtype, *, steps, kills):
-    settings = replay(recording, steps, dtype)
-    straight = world.run(*settings)
-    assert straight.status == 0, straight.output
-    resumed = kill_often(world, tmp_path / "killed", settings, steps=steps, kills=kills)
+def assert_same_end(resumed, straight, steps):
     assert numbers(resumed) == numbers(straight)
     assert len(numbers(straight)) == steps
     assert_same_tensors(trained_tensors(resumed.folder, steps), trained_tensors(straight.folder, steps))
@@ -121,13 +118,45 @@ def check_killed_replay(world, recording, tmp_path, dtype, *, steps, kills):
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.full)])
 def test_a_replay_that_is_killed_ends_with_the_same_bits(world, recording, tmp_path, dtype):
-    check_killed_replay(world, recording, tmp_path, dtype, steps=6, kills=2)
+    settings = replay(recording, 6, dtype)
+    straight = world.run(*settings)
+    assert straight.status == 0, straight.output
+    assert_same_end(kill_often(world, tmp_path / "killed", settings, steps=(1, 3)), straight, 6)
+
+
+LONG_STEPS, KILLS, PARTS = 30, 20, 4
+KILL_STEPS = [1 + number * (LONG_STEPS - 1) // KILLS for number in range(KILLS)]
+"""Spread over the run; what happens between two of them is the same whichever was the last."""
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def long_replay(request, world, recording):
+    """Settings and end of a run of thirty steps that kept all its checkpoints."""
+    settings = replay(recording, LONG_STEPS, request.param)
+    finished = world.run(*settings, f"checkpoint.keep_last={LONG_STEPS}")
+    assert finished.status == 0, finished.output
+    return settings, finished
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_replay_that_is_killed_twenty_times_ends_with_the_same_bits(world, recording, tmp_path, dtype):
-    check_killed_replay(world, recording, tmp_path, dtype, steps=30, kills=20)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_replay_that_is_killed_twenty_times_ends_with_the_same_bits(world, long_replay, tmp_path, part):
+    """In parts, each of which goes on from where the one before must have arrived: the parts can run one by one."""
+    settings, straight = long_replay
+    steps = KILL_STEPS[part * KILLS // PARTS : (part + 1) * KILLS // PARTS]
+    folder = tmp_path / "killed"
+    if part:
+        cut_copy(straight.folder, folder, after=steps[0] - 1)
+    assert_same_end(kill_often(world, folder, settings, steps=steps, seed=part), straight, LONG_STEPS)
+
+
+def cut_copy(run, folder, *, after):
+    """A copy of a run as it was after a step."""
+    shutil.copytree(run, folder)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        if checkpoint.name > f"step_{after:06d}":
+            shutil.rmtree(checkpoint)
+    RunFolder.open(folder).cut_after(after)
 
 
 # live
