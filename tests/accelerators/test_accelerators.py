@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from vime_core.accelerators import cuda
-from vime_core.accelerators.cpu import CpuAccelerator, usable_cores
-from vime_core.accelerators.threads import ThreadPlan, plan_threads
+from vime_core.accelerators.cpu import CpuAccelerator
+from vime_core.accelerators.threads import ThreadPlan, plan_threads, usable_cores
 from vime_core.config.schema import AcceleratorConfig
 
 

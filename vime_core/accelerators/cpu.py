@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import psutil
+
+from vime_core.accelerators.threads import thread_environment, usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vime_core.config.schema import AcceleratorConfig
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-HIDDEN_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+"""Hides other accelerators, so that a CPU run is one on any machine."""
 
 
 class CpuAccelerator:
@@ -46,11 +40,13 @@ class CpuAccelerator:
         """Cores that the run may use."""
         return self._cores
 
+    def ray_environment(self) -> dict[str, str]:
+        """Nothing: Ray counts cores by itself."""
+        return {}
+
     def child_environment(self, devices: Sequence[int], threads: int) -> dict[str, str]:
-        """Thread counts; other devices are hidden so that a CPU run is one on any machine."""
-        environment = dict.fromkeys(THREAD_VARIABLES, str(threads))
-        environment.update(dict.fromkeys(HIDDEN_DEVICE_VARIABLES, ""))
-        return environment
+        """Thread counts, and no other device."""
+        return thread_environment(threads) | NO_DEVICES
 
     def prepare_process(self, threads: int) -> None:
         """Pin the intra-op thread count: results depend on it in the last bit."""

@@ -1,8 +1,23 @@
-"""Who gets how many CPU threads."""
+"""CPU threads: how many there are, and who gets how many."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """The variables that give a child process so many threads."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from vime_core.cluster.keeper import KeeperClient, register_descendants
 from vime_core.errors import ResourceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 LOOPBACK = "127.0.0.1"
@@ -33,18 +34,27 @@ class RayRuntime:
         resources: logical `CPU` and `GPU` counts of this node.
         object_store_bytes: shared memory for objects; Ray wants at least 75 MiB.
         keeper: address of the keeper, which ends Ray's processes should the driver vanish.
+        environment: what the accelerator wants Ray, and the driver before it imports Ray, to find.
     """
 
-    def __init__(self, *, resources: dict[str, int], object_store_bytes: int, keeper: str) -> None:
+    def __init__(
+        self,
+        *,
+        resources: dict[str, int],
+        object_store_bytes: int,
+        keeper: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._resources = resources
         self._object_store_bytes = object_store_bytes
         self._keeper = keeper
+        self._environment = environment or {}
         self._folder: Path | None = None
 
     def __enter__(self) -> RayRuntime:
         self._check_shared_memory()
         # Read by `import ray` and by every process that Ray starts.
-        os.environ.update(QUIET_ENVIRONMENT)
+        os.environ.update(QUIET_ENVIRONMENT | dict(self._environment))
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         import ray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from vime_core.data.config import FilesConfig
 from vime_core.data.tokenizer import Tokenizer
 from vime_core.errors import ConfigError
 from vime_core.plugins.auto import has_engines
+from vime_core.rewards.routing import check_coverage, is_restricted
 from vime_core.rollout.evaluate import EvalSet, load_eval_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vime_core.config.compose import ComposedConfig
     from vime_core.config.schema import Config
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         RolloutFunction,
         RolloutRecord,
     )
+    from vime_core.types import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Inputs:
     filters: Sequence[Filter]
     layout: Layout
     threads: ThreadPlan
+    ray_environment: Mapping[str, str]
+    """See `Accelerator.ray_environment`."""
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Check that the data are those of a checkpoint.
@@ -82,15 +87,18 @@ def prepare(composed: ComposedConfig) -> Inputs:
     generates = has_engines(components["rollout"].entry)
     engines = config.rollout.num_engines if generates else 0
     layout = Layout(config.train.world_size, engines, config.rollout.tensor_parallel_size)
+    source = components["data"].build(config.data, tokenizer, config.run.seed, limit) if generates else None
+    eval_sets = load_eval_sets(config.evals, keys, tokenizer, limit) if config.eval.every else []
+    _check_rewards(config, source, eval_sets)
     return Inputs(
         composed=composed,
         config=config,
         accelerator=accelerator,
         model=model,
         tokenizer=tokenizer,
-        source=components["data"].build(config.data, tokenizer, config.run.seed, limit) if generates else None,
+        source=source,
         record=None if generates else _record(composed),
-        eval_sets=load_eval_sets(config.evals, keys, tokenizer, limit) if config.eval.every else [],
+        eval_sets=eval_sets,
         algorithm=algorithm,
         function=components["rollout_function"].build(config.rollout_function),
         filters=[components[f"filters.{name}"].build(settings) for name, settings in config.filters.items()],
@@ -103,7 +111,23 @@ def prepare(composed: ComposedConfig) -> Inputs:
             trainer=config.train.threads,
             engine=config.rollout.threads,
         ),
+        ray_environment=accelerator.ray_environment(),
     )
+
+
+def _check_rewards(config: Config, source: PromptSource | None, eval_sets: Sequence[EvalSet]) -> None:
+    """Recorded rollouts have their verdicts, and a reward for everything leaves no row without one."""
+    if source is not None and any(map(is_restricted, config.rewards.values())):
+        held_out = (prompt for eval_set in eval_sets for prompt in eval_set.prompts)
+        check_coverage(config.rewards, chain(_epoch(source), held_out))
+
+
+def _epoch(source: PromptSource) -> Iterator[Prompt]:
+    """Every prompt once; the position stays where it is."""
+    state = source.state()
+    for _ in range(len(source)):
+        yield from source.take(1)
+    source.restore(state)
 
 
 def _record(composed: ComposedConfig) -> RolloutRecord:

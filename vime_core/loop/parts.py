@@ -17,7 +17,9 @@ from vime_core.loop.probe import Probe
 from vime_core.loop.training import NoTrainer, Trainer
 from vime_core.plugins.entries import TrainBackendEntry
 from vime_core.plugins.interfaces import RolloutContext
-from vime_core.rewards.pool import RewardPool, RewardSpec
+from vime_core.rewards.judge import Judge
+from vime_core.rewards.pool import RewardPool
+from vime_core.rewards.routing import reward_spec
 from vime_core.rollout.collect import Collector
 from vime_core.rollout.evaluate import Evaluator
 from vime_core.rollout.no_engines import NoEngines
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from vime_core.config.schema import Config
     from vime_core.loop.inputs import Inputs
     from vime_core.plugins.interfaces import Accelerator, Algorithm, PromptSource, RolloutBackend
+    from vime_core.rewards.spec import RewardSpec
     from vime_core.run.checkpoint import CheckpointStore
     from vime_core.run.folder import RunFolder
     from vime_core.run.resume import OpenRun
@@ -100,6 +103,7 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
                 resources=resources,
                 object_store_bytes=config.cluster.object_store_mib << 20,
                 keeper=keeper.address,
+                environment=inputs.ray_environment,
             )
         )
         placement = Placement(inputs.layout, inputs.accelerator.ray_resource)
@@ -154,7 +158,8 @@ def _assemble(
 ) -> Parts:
     config = inputs.config
     seed, stop_ids = config.run.seed, inputs.model.geometry.eos_token_ids
-    makers = (inputs.function, rollout, pool, inputs.tokenizer)
+    judge = Judge(pool, config.rewards)
+    makers = (inputs.function, rollout, judge, inputs.tokenizer)
     trainer = Trainer(trainers, inputs.algorithm, config.train) if _trains(inputs) else NoTrainer()
     return Parts(
         config=config,
@@ -162,7 +167,7 @@ def _assemble(
         algorithm=inputs.algorithm,
         events=events,
         rollout=rollout,
-        collector=_collector(inputs, rollout, pool),
+        collector=_collector(inputs, rollout, judge),
         evaluator=Evaluator(inputs.eval_sets, *makers, config.rollout, seed, stop_ids),
         trainers=trainers,
         trainer=trainer,
@@ -178,7 +183,7 @@ def _trains(inputs: Inputs) -> bool:
     return isinstance(entry, TrainBackendEntry) and entry.trains
 
 
-def _collector(inputs: Inputs, rollout: RolloutBackend, pool: RewardPool) -> Collector | RecordedCollector:
+def _collector(inputs: Inputs, rollout: RolloutBackend, judge: Judge) -> Collector | RecordedCollector:
     config, geometry = inputs.config, inputs.model.geometry
     if inputs.record is not None:
         return RecordedCollector(
@@ -188,7 +193,7 @@ def _collector(inputs: Inputs, rollout: RolloutBackend, pool: RewardPool) -> Col
         cast("PromptSource", inputs.source),
         inputs.function,
         rollout,
-        pool,
+        judge,
         inputs.tokenizer,
         inputs.filters,
         config.rollout,
@@ -241,7 +246,7 @@ def _reporter(inputs: Inputs, run: OpenRun) -> Reporter:
 def _reward_specs(inputs: Inputs) -> list[RewardSpec]:
     components = inputs.composed.components
     return [
-        RewardSpec(name=name, factory=components[f"rewards.{name}"].entry.factory, config=settings)
+        reward_spec(name, components[f"rewards.{name}"].entry.factory, settings)
         for name, settings in inputs.config.rewards.items()
     ]
 

@@ -411,8 +411,24 @@ class Accelerator(Protocol):
         """Devices on this node; on the CPU the number of usable cores."""
         ...
 
+    def ray_environment(self) -> dict[str, str]:
+        """What Ray's own processes, and the driver before it imports Ray, need in their environment.
+
+        Raises:
+            ResourceError: names the inherited variable that is wrong.
+        """
+        ...
+
     def child_environment(self, devices: Sequence[int], threads: int) -> dict[str, str]:
-        """Environment that makes a child process see just these devices and use so many threads."""
+        """Environment that makes a child process number these devices from 0 and use so many threads.
+
+        Args:
+            devices: positions among the devices that this node offers.
+            threads: of the process.
+
+        Raises:
+            ResourceError: names the inherited variable that is wrong.
+        """
         ...
 
     def prepare_process(self, threads: int) -> None:

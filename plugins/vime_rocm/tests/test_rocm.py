@@ -70,7 +70,7 @@ def test_a_build_is_known_by_its_hip_version_not_by_its_name(tmp_path):
 def test_both_masks_of_a_child_are_the_same():
     accelerator = RocmAccelerator(AcceleratorConfig())
     environment = accelerator.child_environment([2, 3], threads=4)
-    assert environment["HIP_VISIBLE_DEVICES"] == environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environment["HIP_VISIBLE_DEVICES"] == environment["CUDA_VISIBLE_DEVICES"] == "2,3,0,1"
     assert environment["OMP_NUM_THREADS"] == "4"
     assert "HIP_VISIBLE_DEVICES" not in accelerator.child_environment([], threads=4)
     assert (accelerator.device(1), accelerator.torch_backend) == ("cuda:1", "nccl")

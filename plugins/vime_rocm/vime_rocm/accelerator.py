@@ -5,27 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vime_core.accelerators.cuda import CudaAccelerator
-from vime_rocm.probe import why_unavailable
+from vime_rocm.masks import ROCM_VISIBILITY, rocm_devices
+from vime_rocm.probe import installed_gpus, why_unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
+
+    from vime_core.accelerators.visible import NodeDevices
 
 
 class RocmAccelerator(CudaAccelerator):
     """Implements `Accelerator` through torch.cuda on ROCm; torch's backend `nccl` is RCCL there."""
 
     name = "rocm"
+    visibility = ROCM_VISIBILITY
 
     def available(self) -> str | None:
         """Why there is no usable device, or None."""
         return why_unavailable()
 
-    def child_environment(self, devices: Sequence[int], threads: int) -> dict[str, str]:
-        """Visible devices and thread counts.
+    def offered(self, environment: Mapping[str, str]) -> NodeDevices:
+        """The devices that this node offers to a process with `environment`.
 
-        HIP reads both masks, and vLLM refuses to start when they differ: setting one leaves an inherited other.
+        Raises:
+            ResourceError: names the variable that is wrong, or the two that conflict.
         """
-        environment = super().child_environment(devices, threads)
-        if "CUDA_VISIBLE_DEVICES" in environment:
-            environment["HIP_VISIBLE_DEVICES"] = environment["CUDA_VISIBLE_DEVICES"]
-        return environment
+        return rocm_devices(environment, installed_gpus())

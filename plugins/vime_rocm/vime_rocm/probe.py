@@ -19,9 +19,14 @@ def why_unavailable(kfd: Path = KFD, nodes: Path = NODES) -> str | None:
         return f"no HIP device: {kfd} does not exist; load the amdgpu driver, or give the container --device {kfd}"
     if not os.access(kfd, os.R_OK | os.W_OK):
         return f"no HIP device: {kfd} cannot be opened; add the user to its group (video or render)"
-    if not any(_is_gpu(node) for node in nodes.glob("*/gpu_id")):
+    if not installed_gpus(nodes):
         return f"no HIP device: the kernel lists no GPU in {nodes}"
     return _wrong_torch()
+
+
+def installed_gpus(nodes: Path = NODES) -> int:
+    """GPUs in the kernel's enumeration that this process may use."""
+    return sum(_is_gpu(node) for node in nodes.glob("*/gpu_id"))
 
 
 def _is_gpu(gpu_id: Path) -> bool:

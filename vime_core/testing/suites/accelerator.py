@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from unittest import SkipTest
 
-from vime_core.accelerators.cpu import THREAD_VARIABLES
+from vime_core.accelerators.threads import THREAD_VARIABLES
 from vime_core.plugins.interfaces import Accelerator
 from vime_core.testing.contract import require, require_equal
 from vime_core.testing.suite import ComponentSuite, need
@@ -57,6 +57,9 @@ class AcceleratorSuite(ComponentSuite):
                 require_equal(environment.get(name), "3", f"{name} of a child with 3 threads")
         if accelerator.ray_resource == "GPU":
             require(one != other, "children with different devices get the same environment")
+        shared = accelerator.ray_environment()
+        text = all(isinstance(item, str) for pair in shared.items() for item in pair)
+        require(text and os.environ == before, "ray_environment must map text to text and change no process")
 
     def test_a_device_that_is_there_has_memory(self) -> None:
         """Free and total bytes."""
