@@ -9,12 +9,14 @@ from vime_core.data.config import FilesConfig
 from vime_core.plugins.entries import (
     AcceleratorEntry,
     PromptSourceEntry,
+    RewardEntry,
     RolloutBackendEntry,
     RolloutFunctionEntry,
     SyncStrategyEntry,
     TrackerEntry,
     TrainBackendEntry,
 )
+from vime_core.rewards.length_config import LengthPenaltyConfig
 from vime_core.rollout.config import SingleTurnConfig
 from vime_core.run.config import ReplayConfig
 from vime_core.trackers.config import TensorBoardConfig, WandbConfig
@@ -107,6 +109,19 @@ def vime_rollout_functions() -> list[RolloutFunctionEntry]:
             summary="one response to each prompt, every token of it trained on",
             config=SingleTurnConfig,
             factory="vime_core.rollout.single_turn:SingleTurn",
+        )
+    ]
+
+
+@hookimpl
+def vime_rewards() -> list[RewardEntry]:
+    """Length."""
+    return [
+        RewardEntry(
+            name="length_penalty",
+            summary="DAPO's soft overlong punishment: from 0 down to -1 before the longest response",
+            config=LengthPenaltyConfig,
+            factory="vime_core.rewards.length:LengthPenalty",
         )
     ]
 

@@ -29,6 +29,9 @@ VERDICT_STATUSES: tuple[VerdictStatus, ...] = ("correct", "wrong", "unparseable"
 SILENT_STATUSES: frozenset[VerdictStatus] = frozenset({"timeout", "error"})
 """Statuses that say nothing about the policy: such samples never enter a baseline or a loss."""
 
+PARTS_KEY = "rewards"
+"""Key of a sample's metadata under which the verdicts of several rewards are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -97,6 +100,12 @@ class Sample:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def parts(self) -> Mapping[str, Mapping[str, Any]]:
+        """`score` and `status` that each reward gave, by its name; empty unless there are several rewards."""
+        parts: Mapping[str, Mapping[str, Any]] = self.metadata.get(PARTS_KEY, {})
+        return parts
+
+    @property
     def key(self) -> tuple[str, int]:
         """Identity within a step: (group id, index)."""
         return self.group_id, self.index
@@ -105,6 +114,13 @@ class Sample:
     def is_judged(self) -> bool:
         """True when the verdict says something about the policy."""
         return self.verdict is not None and self.verdict.status not in SILENT_STATUSES
+
+
+def keep_parts(sample: Sample, verdicts: Mapping[str, Verdict]) -> None:
+    """Set `sample.parts`: what each of several rewards said."""
+    sample.metadata[PARTS_KEY] = {
+        name: {"score": verdict.score, "status": verdict.status} for name, verdict in verdicts.items()
+    }
 
 
 @dataclass(slots=True)

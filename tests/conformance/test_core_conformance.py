@@ -6,6 +6,7 @@ from vime_core.plugins.manager import load_plugins
 from vime_core.testing import (
     AcceleratorSuite,
     PromptSourceSuite,
+    RewardSuite,
     RolloutBackendSuite,
     RolloutFunctionSuite,
     SyncStrategySuite,
@@ -39,6 +40,11 @@ class TestFiles(PromptSourceSuite):
 class TestFilesInOrder(PromptSourceSuite):
     entry = "files"
     settings = {"shuffle": False}
+
+
+@covers
+class TestLengthPenalty(RewardSuite):
+    entry = "length_penalty"
 
 
 @covers

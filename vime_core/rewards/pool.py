@@ -75,9 +75,13 @@ class RewardPool:
         self._refusal = None
 
     async def score(self, samples: Sequence[Sample], prompt: Prompt) -> list[Verdict]:
-        """One verdict for each sample, in order; may be awaited many times at once.
+        """One verdict for each sample, in order, combined from those of all rewards; see `ask`."""
+        return [combine(parts) for parts in await self.ask(samples, prompt)]
 
-        With several rewards each one's own score is kept in `sample.metadata["rewards"]`.
+    async def ask(self, samples: Sequence[Sample], prompt: Prompt) -> list[list[Part]]:
+        """What the rewards say of each sample, in order; may be awaited many times at once.
+
+        Of each group of rewards that share workers, those behind one that says `timeout` or `error` are left out.
 
         Raises:
             RewardError, PluginError, DeadlineError: when the pool is closed or a worker cannot be replaced.
@@ -93,11 +97,7 @@ class RewardPool:
             for job in jobs:
                 job.given_up = True
             raise
-        by_sample = [self._in_order(parts) for parts in zip(*results, strict=True)]
-        if len(self._rewards) > 1:
-            for sample, parts in zip(samples, by_sample, strict=True):
-                sample.metadata["rewards"] = {part.name: part.verdict.score for part in parts}
-        return [combine(parts) for parts in by_sample]
+        return [self._in_order(parts) for parts in zip(*results, strict=True)]
 
     def close(self, deadline_s: float = CLOSE_DEADLINE_S) -> None:
         """End all workers, also those that are scoring; safe to call twice, and before `start`.

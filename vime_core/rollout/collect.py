@@ -75,6 +75,7 @@ class Collected:
             **({} if speed is None else {"perf/tokens_per_gpu_per_second": speed}),
             **rollout_metrics(self.scored),
             **dropped_metrics(outcome.dropped for outcome in self.outcomes if outcome.dropped is not None),
+            "rollout/tried_groups": float(len(self.outcomes)),
             "rollout/missing_groups": float(self.missing),
             "perf/rollout_time_s": self.rollout_seconds,
             "perf/score_time_s": self.score_seconds,

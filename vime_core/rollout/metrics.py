@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vime_core.errors import RewardError
-from vime_core.types import VERDICT_STATUSES
+from vime_core.types import SILENT_STATUSES, VERDICT_STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from vime_core.types import Group, Sample
 
@@ -23,7 +23,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     `raw_reward`: mean score over judged samples, absent when none is judged. `response_len_mean|max`: tokens that the
     policy chose. `truncated_ratio`: share of samples cut at the longest length. `zero_std_group_ratio`: share of
     groups whose judged samples all have the same score, found by equality, fewer than two included.
-    `verdict_<status>`: share of samples.
+    `verdict_<status>`: share of samples. With several rewards also what `part_metrics` gives.
     """
     samples = [sample for group in groups for sample in group.samples]
     if not samples:
@@ -40,6 +40,26 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         metrics["rollout/raw_reward"] = float(np.mean(scores))
     statuses = Counter(sample.verdict.status for sample in samples if sample.verdict is not None)
     metrics.update({f"rollout/verdict_{status}": statuses[status] / len(samples) for status in VERDICT_STATUSES})
+    return metrics | part_metrics(samples)
+
+
+def part_metrics(samples: Iterable[Sample]) -> dict[str, float]:
+    """What each of several rewards said, by its name; none when there is only one.
+
+    `reward/<name>/mean`: its mean score, before the weight, over the samples that it judged; absent when it judged
+    none. `reward/<name>/verdict_<status>`: share among the samples that it was asked about.
+    """
+    by_name: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for sample in samples:
+        for name, part in sample.parts.items():
+            by_name[name].append(part)
+    metrics = {}
+    for name, parts in sorted(by_name.items()):
+        scores = [part["score"] for part in parts if part["status"] not in SILENT_STATUSES]
+        if scores:
+            metrics[f"reward/{name}/mean"] = float(np.mean(scores))
+        statuses = Counter(part["status"] for part in parts)
+        metrics |= {f"reward/{name}/verdict_{status}": statuses[status] / len(parts) for status in VERDICT_STATUSES}
     return metrics
 
 

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
+from omegaconf import OmegaConf
+
 from vime_core.config.fields import setting_fields
+from vime_core.config.schema import RolloutConfig, TrainConfig
 from vime_core.plugins.manager import load_plugins
 from vime_core.testing.contract import Nonconformance, check_interface, require
 
@@ -85,7 +89,7 @@ class ComponentSuite:
     def config(self, **changes: Any) -> Any:
         """The component's settings: defaults, then `settings`, then `changes`."""
         entry = self.component().entry
-        return entry.config(**{"name": entry.name, **self.settings, **changes})
+        return _resolved(entry.config(**{"name": entry.name, **self.settings, **changes}))
 
     def build(self, *arguments: Any) -> Any:
         """Call the component's factory."""
@@ -154,6 +158,13 @@ def need(*modules: str) -> None:
     for module in modules:
         if find_spec(module) is None:
             raise SkipTest(f"needs {module}, which is not installed")
+
+
+def _resolved(config: Any) -> Any:
+    """Settings whose defaults refer to other keys, as a run with the defaults of `train` and `rollout` has them."""
+    sections = {"component": config, "train": TrainConfig(name="tests"), "rollout": RolloutConfig(name="tests")}
+    node = OmegaConf.create({key: OmegaConf.structured(section) for key, section in sections.items()}).component
+    return replace(config, **{name: node[name] for name in map(str, node) if OmegaConf.is_interpolation(node, name)})
 
 
 def _check_replacement(cls: type, name: str) -> None:
