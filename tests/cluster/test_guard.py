@@ -2,6 +2,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -106,12 +107,12 @@ def test_stop_kills_what_does_not_go(guarded, tree):
     assert not tree.alive()
 
 
-def test_stop_kills_a_stopped_command(guarded, tree):
+def test_stop_lets_a_stopped_command_end_in_order(guarded, tree):
     process = guarded(*tree.command)
     process.start()
     tree.started().stop_root()
-    process.stop(0.2)
-    assert process.poll() == 128 + signal.SIGKILL
+    process.stop(60)
+    assert process.poll() == 128 + signal.SIGTERM
     assert not tree.alive()
 
 
@@ -129,13 +130,58 @@ def test_the_rest_ends_with_the_command(guarded, tree):
     assert not tree.alive()
 
 
-def test_the_group_ends_when_the_guardian_is_killed(guarded, tree, wait_until):
+def guardians(process):
+    """The outer and the inner one."""
+    outer = processes.identify(process.pid)
+    [inner] = [p for p in processes.descendants(process.pid) if "guardian.py" in cmdline(p)]
+    return {"outer": outer, "inner": inner}
+
+
+def cmdline(process):
+    return Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")[3]
+
+
+@pytest.mark.parametrize(
+    ("which", "end"),
+    [("outer", "lost its guardian, which was killed by SIGKILL"), ("inner", "was killed by SIGKILL")],
+)
+def test_everything_ends_when_a_guardian_is_killed(guarded, tree, which, end):
     process = guarded(*tree.command)
     process.start()
     tree.started()
-    os.kill(process.pid, signal.SIGKILL)
+    processes.send(guardians(process)[which], signal.SIGKILL)
     assert process.wait(60) == 128 + signal.SIGKILL
-    wait_until(lambda: tree.alive() == {"daemon"})  # out of the group: fallen to init with its guardian's death
+    assert not tree.alive()
+    assert process.end() == end
+
+
+@pytest.mark.parametrize("which", ["outer", "inner"])
+def test_stop_ends_what_a_stopped_guardian_guards(guarded, tree, which):
+    process = guarded(*tree.command)
+    process.start()
+    tree.started()
+    found = guardians(process)
+    processes.send(found[which], signal.SIGSTOP)
+    process.stop(0.5)
+    assert not tree.alive()
+    assert not any(processes.is_alive(guardian) for guardian in found.values())
+
+
+@pytest.mark.parametrize("which", ["outer", "inner"])
+def test_everything_ends_with_the_owner_though_a_guardian_was_killed(run_script, tree, tmp_path, which, wait_until):
+    owner = run_script(OWNER, tmp_path / "log", *tree.command)
+    tree.started()
+    [outer] = [p for p in processes.descendants(owner.pid) if parent(p) == owner.pid]
+    found = guardians(outer)
+    owner.kill()
+    processes.send(found[which], signal.SIGKILL)
+    owner.wait()
+    tree.ended()
+    wait_until(lambda: not any(processes.is_alive(guardian) for guardian in found.values()))
+
+
+def parent(process):
+    return int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from vime_core.cluster import guardian
 from vime_core.cluster.keeper import KeeperClient
 from vime_core.cluster.lifeline import Lifeline
+from vime_core.cluster.witness import describe
 from vime_core.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 KILL_DEADLINE_S = 30.0
 """After SIGKILL a process may still be held by a device driver for some seconds."""
+TWIN_DEADLINE_S = 10.0
+"""For the inner guardian to end what it guards, when the outer one was killed."""
 POLL_S = 0.02
 TAIL_BYTES = 64 * 1024
 
@@ -50,6 +53,7 @@ class GuardedProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: Lifeline | None = None
         self._status: int | None = None
+        self._guardian_was_killed = False
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -91,6 +95,13 @@ class GuardedProcess:
                 self._finish(self._process)
             return self._status
 
+    def end(self) -> str | None:
+        """How it ended, e.g. `was killed by SIGKILL`, or None while it runs."""
+        status = self.poll()
+        if status is None:
+            return None
+        return f"lost its guardian, which {describe(status)}" if self._guardian_was_killed else describe(status)
+
     def wait(self, deadline_s: float) -> int:
         """Wait for the command to end by itself and return its exit status.
 
@@ -125,10 +136,11 @@ class GuardedProcess:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGTERM)
+            os.killpg(self.pid, signal.SIGCONT)  # what was stopped ends in order too
         try:
             self.wait(deadline_s)
         except DeadlineError:
-            self._lifeline.close()
+            self._lifeline.cut()
             self.wait(KILL_DEADLINE_S)
 
     def _register(self, address: str) -> None:
@@ -145,7 +157,9 @@ class GuardedProcess:
         """Reap the guardian. Before that its group cannot be anyone else's, so what is left of it can be killed."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        status = process.wait()
-        self._status = status if status >= 0 else 128 - status
         if self._lifeline is not None:
+            self._lifeline.wait_for_end(TWIN_DEADLINE_S)
             self._lifeline.close()
+        status = process.wait()
+        self._guardian_was_killed = status < 0
+        self._status = status if status >= 0 else 128 - status

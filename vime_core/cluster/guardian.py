@@ -1,8 +1,11 @@
-"""The process around a guarded command: when its owner or the command ends, so does all that the command started.
+"""The processes around a guarded command: when its owner or the command ends, so does all that the command started.
 
-Run by path as `python -I -S guardian.py LIFELINE COMMAND...`; standard library only and nothing of this package, so
-that it starts at once whatever the environment holds. LIFELINE is the file descriptor of the read end of a pipe
-whose write end the owner holds.
+There are two, one inside the other, so that either can be killed: orphans fall to the outer one when the inner one
+dies, and the inner one sees the end of a pipe when the outer one dies.
+
+Run by path as `python -I -S guardian.py LIFELINE COMMAND...`, as the leader of a process group, in which the command
+runs too. Standard library only and nothing of this package, so that it starts at once whatever the environment holds.
+LIFELINE is the file descriptor of a socket whose other end the owner holds.
 """
 
 from __future__ import annotations
@@ -30,18 +33,41 @@ def main(lifeline: int, command: list[str]) -> int:
     """Run the command to its end and return its exit status (128 + n when signal n ended it)."""
     os.set_inheritable(lifeline, False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    children_changed = _notice_children()
-    _become_subreaper()
     for signum in _STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
-    try:
-        pid = os.posix_spawnp(command[0], command, os.environ, setsigdef=(*_STOP_SIGNALS, *_IGNORED_BY_PYTHON))
-    except OSError as error:
-        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
+    children_changed = _become_guardian()
+    outer_lives, held_by_outer = os.pipe()
+    group = os.getpgid(0)
+    child: int | None = os.fork()
+    lifelines = [lifeline]
+    if child == 0:
+        os.close(held_by_outer)
+        lifelines.append(outer_lives)
+        # Out of the group, which the owner kills when the outer guardian was killed.
+        os.setpgid(0, 0)
+        children_changed = _become_guardian()
+        child = _start(command, group)
+    if child is None:
         return CANNOT_RUN
-    status = _wait(pid, lifeline, children_changed)
+    status = _wait(child, lifelines, children_changed)
     _end_children()
     return status
+
+
+def _become_guardian() -> int:
+    """Adopt orphaned descendants; a file descriptor that becomes readable when a child ends."""
+    _become_subreaper()
+    return _notice_children()
+
+
+def _start(command: list[str], group: int) -> int | None:
+    """The pid of the command, or None with a line in its log."""
+    signals = (*_STOP_SIGNALS, *_IGNORED_BY_PYTHON)
+    try:
+        return os.posix_spawnp(command[0], command, os.environ, setsigdef=signals, setpgroup=group)
+    except OSError as error:
+        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
+        return None
 
 
 def _notice_children() -> int:
@@ -60,10 +86,11 @@ def _become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _wait(command: int, lifeline: int, children_changed: int) -> int:
-    """Reap children until the command ends or the owner has gone."""
+def _wait(child: int, lifelines: list[int], children_changed: int) -> int:
+    """Reap children until `child` ends or one of the lifelines does."""
     poll = select.poll()
-    poll.register(lifeline, select.POLLIN)
+    for lifeline in lifelines:
+        poll.register(lifeline, select.POLLIN)
     poll.register(children_changed, select.POLLIN)
     while True:
         ready = {descriptor for descriptor, _ in poll.poll()}
@@ -71,9 +98,9 @@ def _wait(command: int, lifeline: int, children_changed: int) -> int:
             os.read(children_changed, 4096)
         while (ended := _reap()) is not None:
             pid, status = ended
-            if pid == command:
+            if pid == child:
                 return status
-        if lifeline in ready:
+        if ready & set(lifelines):
             return OWNER_DIED
 
 

@@ -53,6 +53,21 @@ def name(process: ProcessId) -> str:
         return "?"
 
 
+def title(pid: int) -> str:
+    """What a process calls itself: `VLLM::EngineCore`, `ray::TrainWorker`, `python`; `?` when it has gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return os.path.basename(file.read().split("\0")[0].strip()) or "?"
+    except OSError:
+        return "?"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process; one that is traced is not."""
+    row = _row(pid)
+    return row is not None and row.state == "T"
+
+
 def descendants(pid: int) -> set[ProcessId]:
     """All living children of a process, their children and so on."""
     root = identify(pid)

@@ -1,0 +1,104 @@
+"""One process of this node, seen by somebody who is not its parent: does it run, is it stopped, how did it end?"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import time
+
+from vime_core.cluster import processes
+
+_INFO = struct.Struct("=QQ11Ii")
+"""`struct pidfd_info` of linux/pidfd.h in its first version: mask, cgroup, eleven ids, wait status."""
+_INFO_EXIT = 1 << 3
+_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`"""
+
+
+class Witness:
+    """Holds a process by a descriptor, so that its pid, used again, is never taken for it."""
+
+    def __init__(self, pid: int) -> None:
+        """Args: the process id.
+
+        Raises:
+            ProcessLookupError: when there is no such process.
+        """
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+        self.title = processes.title(pid)
+        """What it called itself when it was first seen."""
+
+    def has_ended(self) -> bool:
+        """Whether it is gone, or a zombie."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def is_stopped(self) -> bool:
+        """Whether a signal (SIGSTOP, SIGTSTP, ...) has stopped it."""
+        return not self.has_ended() and processes.is_stopped(self.pid)
+
+    def status(self) -> int | None:
+        """Its exit status (128 + n when signal n ended it); None while it runs and where the kernel does not tell.
+
+        Told since Linux 6.15, once its parent has taken note of its end.
+        """
+        info = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+        try:
+            fcntl.ioctl(self._descriptor, _GET_INFO, info)
+        except OSError:
+            return None
+        mask, *_, status = _INFO.unpack(info)
+        if not mask & _INFO_EXIT:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
+
+    def kill(self) -> None:
+        """Send SIGKILL, if it still runs."""
+        if not self.has_ended():
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        os.close(self._descriptor)
+
+
+def describe(status: int | None) -> str:
+    """`was killed by SIGKILL`, `ended with exit status 3`: what follows a name in a line for the user."""
+    if status is None:
+        return "ended without a word (killed, for lack of memory or by somebody?)"
+    try:
+        return f"was killed by {signal.Signals(status - 128).name}"
+    except ValueError:
+        return f"ended with exit status {status}"
+
+
+class Patience:
+    """How long something has not been well, as far as the asker was there to see it.
+
+    Time in which the asker itself stood still does not count: a run that was stopped as a whole goes on.
+    """
+
+    def __init__(self, limit_s: float, *, longest_step_s: float) -> None:
+        """Nothing is lost yet.
+
+        Args:
+            limit_s: how long it may last.
+            longest_step_s: what counts at most between two calls.
+        """
+        self.limit_s = limit_s
+        self._longest_step_s = longest_step_s
+        self._last = time.monotonic()
+        self._lost = 0.0
+
+    def is_over(self, well: bool) -> bool:
+        """Tell how it is now; whether it has not been well for longer than the limit."""
+        now = time.monotonic()
+        step, self._last = min(now - self._last, self._longest_step_s), now
+        self._lost = 0.0 if well else self._lost + step
+        return self._lost >= self.limit_s
