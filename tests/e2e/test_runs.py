@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -50,10 +51,17 @@ def test_policy_moves_and_every_step_is_pushed(first_run):
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
-def test_stage_times_are_told(first_run):
+def test_stage_times_add_up_to_the_step(first_run):
+    unnamed, total = 0.0, 0.0
     for row in first_run.metrics:
-        stages = ("rollout", "score", "update", "sync", "record")
-        assert sum(row[f"perf/{stage}_time_s"] for stage in stages) <= row["perf/step_time_s"]
+        stages = {key: row[key] for key in row if re.fullmatch(r"perf/\w+_time_s", key)}
+        step = stages.pop("perf/step_time_s")
+        assert sum(stages.values()) == pytest.approx(step, rel=1e-6)
+        named = ("rollout", "score", "advantage", "pack", "update", "sync", "record", "report")
+        assert stages.keys() > {f"perf/{stage}_time_s" for stage in named}
+        assert ("perf/save_time_s" in stages) == (row["step"] % 2 == 0)
+        unnamed, total = unnamed + stages["perf/other_time_s"], total + step
+    assert unnamed < 0.03 * total
 
 
 def test_prompts_of_an_epoch_are_each_used_once(first_run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from vime_core.loop.clock import StageClock
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
+log = logging.getLogger(__name__)
+
 
 class ColocatedLoop:
     """Steps are counted from 1; step 0 is the state before training.
@@ -30,8 +33,10 @@ class ColocatedLoop:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._step = 0
+        self._current = 0
         self._version = 0
         self._updates = 0
+        self._clock = StageClock(lambda stage: log.info("step %d: %s", self._current, stage))
 
     def run(self, checkpoint: Checkpoint | None) -> None:
         """From the checkpoint, or from the start, to the last step."""
@@ -53,26 +58,30 @@ class ColocatedLoop:
             restore_random_state(checkpoint.state["random"])
         elif parts.config.eval.every:
             parts.reporter.log(0, {**self._evaluate(), "sync/policy_version": float(self._version)})
+        self._clock.lap()
 
     def _run_step(self, step: int) -> None:
-        parts, clock = self._parts, StageClock()
-        collected = self._await(parts.collector.collect(step, self._version))
+        parts, clock, self._current = self._parts, self._clock, step
+        with clock.stage("rollout"):
+            collected = self._await(parts.collector.collect(step, self._version))
+        clock.move(collected.score_seconds, source="rollout", target="score")
         check_failures(collected.scored, parts.config.reward_pool.max_failure_ratio)
-        parts.reporter.groups_scored(step, collected.scored)
-        samples = parts.algorithm.advantages(collected.groups)
-        with clock.stage("switch"):
-            self._give_devices_to_trainer()
-        trained = parts.trainer.step(samples, clock)
+        with clock.stage("report"):
+            parts.reporter.groups_scored(step, collected.scored)
+        with clock.stage("advantage"):
+            samples = parts.algorithm.advantages(collected.groups)
+        self._give_devices_to_trainer()
+        with clock.stage("pack"):
+            trained = parts.trainer.step(samples, clock)
         metrics = {**collected.metrics, **trained}
         with clock.stage("sync"):
             metrics |= self._publish(int(trained["train/updates"]))
         if self._evaluation_is_due(step):
-            with clock.stage("eval"):
-                metrics |= self._evaluate()
+            metrics |= self._evaluate()
         with clock.stage("record"):
             self._record(step, collected, samples)
         self._step = step
-        self._finish_step(metrics, clock)
+        self._finish_step(metrics)
 
     def _publish(self, updates: int) -> dict[str, float]:
         """Bring the engines to the trainer's weights; nothing moves when nothing was trained."""
@@ -104,41 +113,53 @@ class ColocatedLoop:
         parts = self._parts
         if parts.probe is not None:
             engines = [endpoint.name for endpoint in parts.rollout.endpoints()]
-            difference = self._await(parts.probe.check(parts.rollout, engines, self._version))
+            with self._clock.stage("probe"):
+                difference = self._await(parts.probe.check(parts.rollout, engines, self._version))
             parts.reporter.note(f"probe: trainer and {len(engines)} engines agree within {difference:.2g}")
 
     def _give_devices_to_trainer(self) -> None:
         if self._parts.accelerator.can_sleep:
-            self._await(self._parts.rollout.sleep())
-            self._parts.trainers.wake()
+            with self._clock.stage("switch"):
+                self._await(self._parts.rollout.sleep())
+                self._parts.trainers.wake()
 
     def _give_devices_to_engines(self) -> None:
         if self._parts.accelerator.can_sleep:
-            self._parts.trainers.sleep()
-            self._await(self._parts.rollout.wake())
+            with self._clock.stage("switch"):
+                self._parts.trainers.sleep()
+                self._await(self._parts.rollout.wake())
 
     def _evaluation_is_due(self, step: int) -> bool:
         every = self._parts.config.eval.every
         return bool(every) and (step % every == 0 or step == self._parts.config.train.steps)
 
     def _evaluate(self) -> dict[str, float]:
-        return self._await(self._parts.evaluator.evaluate(self._version))
+        with self._clock.stage("eval"):
+            return self._await(self._parts.evaluator.evaluate(self._version))
 
     def _record(self, step: int, collected: Collected, samples: list[TrainSample]) -> None:
         if self._parts.config.run.save_rollouts:
             self._parts.folder.write_rollouts(step, collected.scored, {s.sample.key: s.advantages for s in samples})
 
-    def _finish_step(self, metrics: Mapping[str, float], clock: StageClock) -> None:
+    def _finish_step(self, metrics: Mapping[str, float]) -> None:
         """Metrics are written before the checkpoint is complete: a checkpoint never lacks those of its step."""
-        every, step = self._parts.config.checkpoint.every, self._step
-        if step == self._parts.config.train.steps or (every and step % every == 0):
-            with clock.stage("save"):
-                folder = self._parts.checkpoints.begin(step)
-                self._parts.trainers.save(folder / "trainer")
-            self._parts.reporter.log(step, {**metrics, **clock.metrics()})
-            self._parts.checkpoints.commit(step, self._state())
-        else:
-            self._parts.reporter.log(step, {**metrics, **clock.metrics()})
+        parts, every, step = self._parts, self._parts.config.checkpoint.every, self._step
+        if step != parts.config.train.steps and not (every and step % every == 0):
+            self._report(metrics)
+            return
+        with self._clock.stage("save"):
+            folder = parts.checkpoints.begin(step)
+            parts.trainers.save(folder / "trainer")
+        self._report(metrics)
+        with self._clock.stage("commit"):
+            checkpoint = parts.checkpoints.commit(step, self._state())
+        log.info("checkpoint %s is complete", checkpoint.path.name)
+
+    def _report(self, metrics: Mapping[str, float]) -> None:
+        """What is after the times are taken belongs to the next step's."""
+        row = {**metrics, **self._clock.lap()}
+        with self._clock.stage("report"):
+            self._parts.reporter.log(self._step, row)
 
     def _state(self) -> dict[str, Any]:
         return {

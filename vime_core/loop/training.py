@@ -41,7 +41,7 @@ class Trainer:
         return unpack([m for rank in packed for m in rank], [v for rank in values for v in rank], samples)
 
     def step(self, samples: Sequence[TrainSample], clock: StageClock) -> dict[str, float]:
-        """All updates of one step.
+        """All updates of one step; `clock` learns the times of the trainer's passes.
 
         Returns:
             `train/*` metrics: means over the updates, the last learning rate, and `train/updates`.
@@ -73,17 +73,17 @@ class Trainer:
         ref: Sequence[Float32Array] | None,
         clock: StageClock,
     ) -> tuple[UpdateReport | None, list[Float32Array] | None]:
+        batches = build_update(
+            samples, self._algorithm, max_tokens=self._max_tokens, ranks=self._group.data_parallel_size
+        )
+        if batches is None:
+            return None, None
+        attach(batches, old=old, ref=ref)
         with clock.stage("update"):
-            batches = build_update(
-                samples, self._algorithm, max_tokens=self._max_tokens, ranks=self._group.data_parallel_size
-            )
-            if batches is None:
-                return None, None
-            attach(batches, old=old, ref=ref)
             reports = self._group.update(batches)
-            micro_batches = [m for batch in batches for m in batch.micro_batches]
-            values = [v for report in reports for v in report.logprobs]
-            return reports[0], unpack(micro_batches, values, samples)
+        micro_batches = [m for batch in batches for m in batch.micro_batches]
+        values = [v for report in reports for v in report.logprobs]
+        return reports[0], unpack(micro_batches, values, samples)
 
 
 class NoTrainer:

@@ -35,7 +35,23 @@ class Chart:
 
 VERDICTS = {f"rollout/verdict_{status}": status for status in VERDICT_STATUSES}
 
-STAGES = ("rollout", "score", "logprob", "update", "sync", "switch", "eval", "record", "save")
+STAGES = (
+    "rollout",
+    "score",
+    "logprob",
+    "update",
+    "sync",
+    "switch",
+    "eval",
+    "record",
+    "save",
+    "commit",
+    "advantage",
+    "pack",
+    "probe",
+    "report",
+    "other",
+)
 """Stages of a step in their usual order; others follow."""
 
 CHARTS = (

@@ -69,7 +69,7 @@ class Collected:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The step's `rollout/*` metrics, its times and the speed of generation."""
+        """The step's `rollout/*` metrics and the speed of generation."""
         speed = self.response_tokens / self.rollout_seconds / self.devices if self.devices else None
         return {
             **({} if speed is None else {"perf/tokens_per_gpu_per_second": speed}),
@@ -77,8 +77,6 @@ class Collected:
             **dropped_metrics(outcome.dropped for outcome in self.outcomes if outcome.dropped is not None),
             "rollout/tried_groups": float(len(self.outcomes)),
             "rollout/missing_groups": float(self.missing),
-            "perf/rollout_time_s": self.rollout_seconds,
-            "perf/score_time_s": self.score_seconds,
         }
 
 

@@ -52,16 +52,25 @@ METRICS: dict[str, str] = {
         "Mean over samples of the masked mean of |trainer - rollout| log-prob at the same policy version: "
         "how far training and generation disagree about the same weights."
     ),
-    "perf/step_time_s": "Wall time of the step, in seconds; so are the following.",
-    "perf/rollout_time_s": "Generation.",
-    "perf/score_time_s": "Scoring.",
+    "perf/step_time_s": (
+        "Wall time of the step, in seconds: since the metrics of the step before were complete. The following are its "
+        "parts, and add up to it."
+    ),
+    "perf/rollout_time_s": "Generation, until the last response has come.",
+    "perf/score_time_s": "Scoring that generation did not hide.",
+    "perf/advantage_time_s": "Advantages.",
+    "perf/switch_time_s": "Handing the devices from the engines to the trainer and back.",
+    "perf/pack_time_s": "Packing samples and splitting them over ranks.",
     "perf/logprob_time_s": "Log-prob passes of the trainer outside the update.",
     "perf/update_time_s": "Forward, backward and optimizer.",
     "perf/sync_time_s": "Weight push.",
-    "perf/switch_time_s": "Handing the devices to the trainer.",
+    "perf/probe_time_s": "Comparing trainer and engines on a probe prompt.",
     "perf/eval_time_s": "Evaluation.",
     "perf/record_time_s": "Writing the rollouts.",
     "perf/save_time_s": "Saving the checkpoint.",
+    "perf/commit_time_s": "Completing the checkpoint of the step before, and deleting old ones.",
+    "perf/report_time_s": "Observers, trackers and terminal; for the metrics, those of the step before.",
+    "perf/other_time_s": "The loop itself: what no other stage names.",
     "perf/tokens_per_gpu_per_second": "Response tokens / rollout seconds / rollout devices.",
     "sync/policy_version": "Version of the weights in the engines after the step.",
     "sync/bytes": "Bytes of weights that the push moved.",
