@@ -45,6 +45,7 @@ def test_counts_of_a_report():
     report.add(AuditRow("2", "", "1", False, status="unparseable"), Verdict(0.0, "wrong"))
     report.add(AuditRow("3", "", "1", False, status="error"), Verdict(0.0, "error"))
     assert (report.false_positives, report.false_negatives) == (Rate(1, 3), Rate(1, 2))
+    assert report.silent == Rate(2, 7)
     assert [failure.what for failure in report.failures] == [
         "false negative",
         "false positive",

@@ -3,14 +3,10 @@
 import asyncio
 import os
 import threading
-import time
-from importlib import import_module
 
 import numpy as np
 import pytest
 
-from vime_core.config.schema import RewardPoolConfig
-from vime_core.rewards.pool import RewardPool, RewardSpec
 from vime_core.rewards.tasks import Job, TaskQueue
 from vime_core.rewards.wire import decode, encode
 from vime_core.testing.samples import make_sample
@@ -120,41 +116,23 @@ def test_the_limit_of_a_reward_of_its_own_is_named(make_pool, ask):
     assert fine.status == "correct"
 
 
-@pytest.mark.full
-@pytest.mark.timeout(280)
-def test_hostile_tasks_among_many_normal_ones():
-    """20,000 normal and 100 hostile tasks, 200 in flight, 2 workers, a limit of 0.3 s."""
-    pool_rewards = import_module("pool_rewards")
-    limit, workers, hostile, normal = 0.3, 2, 100, 20_000
-    actions = ["spin" if index % 201 == 100 else "echo" for index in range(normal + hostile)]
-    assert actions.count("spin") == hostile
-    spec = RewardSpec("obey", "pool_rewards:Obey", pool_rewards.Settings())
+def test_hostile_tasks_among_many_normal_ones(make_pool):
+    """With 200 in flight each normal one is right and has its own prompt; the times: benchmarks/reward_pool.py."""
+    actions = ["spin" if index % 201 == 100 else "echo" for index in range(2010)]
+    pool = make_pool(workers=2, time_limit_s=0.3)
 
-    def pool_of(count):
-        return RewardPool([spec], config=RewardPoolConfig(workers=count, time_limit_s=limit))
-
-    async def score_all(pool, wanted):
+    async def score_all():
         room = asyncio.Semaphore(200)
 
         async def one(index):
             async with room:
                 return (await pool.score(*group(str(index), [actions[index]])))[0]
 
-        return await asyncio.gather(*(one(index) for index in wanted))
+        return await asyncio.gather(*(one(index) for index in range(len(actions))))
 
-    begin = time.monotonic()
-    with pool_of(workers):
-        respawn = time.monotonic() - begin
-    with pool_of(workers) as pool:
-        begin = time.monotonic()
-        asyncio.run(score_all(pool, [index for index, action in enumerate(actions) if action == "echo"]))
-        alone = time.monotonic() - begin
-        begin = time.monotonic()
-        verdicts = asyncio.run(score_all(pool, range(len(actions))))
-        took = time.monotonic() - begin
-    expected = ["timeout" if action == "spin" else "correct" for action in actions]
-    assert [verdict.status for verdict in verdicts] == expected
+    verdicts = asyncio.run(score_all())
+    assert [verdict.status for verdict in verdicts] == [
+        "timeout" if action == "spin" else "correct" for action in actions
+    ]
     assert all(verdict.extracted == f"{i}/{i}/0" for i, verdict in enumerate(verdicts) if verdict.status == "correct")
-    bound = 1.3 * (hostile * (limit + respawn) / workers + alone)
-    print(f"respawn {respawn:.2f} s, normal tasks alone {alone:.1f} s, all {took:.1f} s, bound {bound:.1f} s")
-    assert took <= bound
+    assert len(pool.pids) == 2

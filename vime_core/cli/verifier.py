@@ -101,6 +101,7 @@ def _print(report: AuditReport, most: int) -> None:
     print(f"{report.reward}: {total} rows: {statuses}")
     print(f"  false positives  {report.false_positives}")
     print(f"  false negatives  {report.false_negatives}")
+    print(f"  without verdict  {report.silent}")
     print(f"  failing rows     {len(report.failures)}")
     for kind, count in report.by_kind().most_common():
         print(f"    {count:6d}  {kind or 'no class'}")

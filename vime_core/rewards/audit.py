@@ -112,6 +112,11 @@ class AuditReport:
         """Share of the rows that deserve `correct` and got another verdict."""
         return Rate(self._count("false negative"), self.correct)
 
+    @property
+    def silent(self) -> Rate:
+        """Share of all rows that were not judged: `timeout` and `error`, which the other rates leave out."""
+        return Rate(sum(self.counts[status] for status in SILENT_STATUSES), self.counts.total())
+
     def by_kind(self) -> Counter[str]:
         """Failures in each class."""
         return Counter(failure.row.kind for failure in self.failures)
