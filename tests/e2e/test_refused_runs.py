@@ -132,3 +132,15 @@ def test_unavailable_accelerator(refused):
 def test_nothing_to_resume(refused):
     assert "resume.run" in refused("resume.mode=must")
     assert "/no/run" in refused("resume.mode=must", "resume.run=/no/run")
+
+
+def test_a_row_that_no_reward_judges(refused, tmp_path):
+    rows = [{"prompt": "1+1", "label": "2", "source": source} for source in ("math_a", "math_b", "code")]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = (f"data.train={file}", "data.source_key=source")
+    told = refused(*data, "reward=[dapo_math]", "rewards.dapo_math.data_sources=[math_*]")
+    assert "data_source 'code'" in told
+    assert "rewards.dapo_math.data_sources=[math_*]" in told
+    told = refused(*data, "reward=[dapo_math,length_penalty]", "rewards.dapo_math.data_sources=[maths]")
+    assert "rewards.dapo_math.data_sources=[maths] matches no row" in told

@@ -1,14 +1,18 @@
 """Several verdicts to one, and the share of failures."""
 
 import itertools
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vime_core.errors import RewardError
 from vime_core.rewards.combine import Part, combine
 from vime_core.rewards.failures import check_failures, verdict_shares
+from vime_core.rewards.routing import NOT_ASKED
 from vime_core.testing.samples import make_sample
-from vime_core.types import Group, Prompt, Verdict
+from vime_core.types import SILENT_STATUSES, VERDICT_STATUSES, Group, Prompt, Verdict
 
 
 def part(name, status="correct", score=1.0, weight=1.0, extracted=None, detail=""):
@@ -40,6 +44,37 @@ def test_a_silent_status_wins_and_scores_nothing(silent):
 
 def test_the_first_extracted_answer():
     assert combine([part("a"), part("b", extracted="3"), part("c", extracted="4")]).extracted == "3"
+
+
+NUMBERS = st.floats(-100, 100).map(lambda number: round(number, 3))
+PARTS = st.builds(
+    part, st.sampled_from("abcdefgh"), st.sampled_from(VERDICT_STATUSES), NUMBERS, NUMBERS, detail=st.just("why")
+)
+
+
+@given(st.lists(PARTS, min_size=1, max_size=6), st.randoms())
+def test_score_and_status_follow_from_what_the_rewards_said_whatever_their_order(parts, random):
+    """The reference: set operations and exact fractions."""
+    said = {part.verdict.status for part in parts}
+    shuffled = random.sample(parts, len(parts))
+    one, other = combine(parts), combine(shuffled)
+    if said & SILENT_STATUSES:
+        assert {one.status, other.status} <= said & SILENT_STATUSES
+        assert (one.score, other.score) == (0.0, 0.0)
+        return
+    expected = sum(Fraction(part.weight) * Fraction(part.verdict.score) for part in parts)
+    assert one.score == pytest.approx(float(expected), abs=1e-9)
+    assert other.score == pytest.approx(float(expected), abs=1e-9)
+    worst = "unparseable" if "unparseable" in said else "wrong" if "wrong" in said else "correct"
+    assert one.status == other.status == worst
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4), st.integers(0, 4), NUMBERS)
+def test_a_reward_that_was_not_asked_changes_nothing(parts, place, weight):
+    with_it = [*parts[:place], Part("other", weight, NOT_ASKED), *parts[place:]]
+    one, other = combine(parts), combine(with_it)
+    assert (one.status, one.extracted) == (other.status, other.extracted)
+    assert one.score == pytest.approx(other.score, abs=1e-9)
 
 
 def groups_with(statuses):

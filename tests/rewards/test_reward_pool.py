@@ -199,12 +199,11 @@ def test_a_reward_that_cannot_be_replaced_ends_the_waiting(make_pool, tmp_path, 
         asyncio.run(pool.score(*group_of("g", 1)))
 
 
-def test_several_rewards_are_summed_and_kept(make_pool):
+def test_several_rewards_are_summed(make_pool):
     pool = make_pool(("first", "Echo", {"factor": 2.0}), ("second", "Echo", {"weight": -0.5, "factor": 1.0}))
     made, prompt = group_of("g", 3)
     verdicts = asyncio.run(pool.score(made, prompt))
     assert [verdict.score for verdict in verdicts] == [0.0, 1.5, 3.0]
-    assert [sample.metadata["rewards"] for sample in made] == [{"first": 2.0 * k, "second": 1.0 * k} for k in range(3)]
     assert [verdict.extracted for verdict in verdicts] == [f"prompt g/g/{k}" for k in range(3)]
 
 

@@ -1,9 +1,9 @@
 import pytest
 
 from vime_core.errors import RewardError
-from vime_core.rollout.metrics import dropped_metrics, evaluation_metrics, rollout_metrics
+from vime_core.rollout.metrics import dropped_metrics, evaluation_metrics, part_metrics, rollout_metrics
 from vime_core.testing.samples import make_sample
-from vime_core.types import Group, Prompt
+from vime_core.types import Group, Prompt, Verdict, keep_parts
 
 
 def group(name, *verdicts, lengths=None, masks=None, finish="stop"):
@@ -113,3 +113,43 @@ def test_evaluation_tells_lengths_and_truncation():
 def test_an_evaluation_without_any_verdict_is_an_error():
     with pytest.raises(RewardError, match="evaluation math: none of 2 samples"):
         evaluation_metrics("math", [group("a", LOST, LOST)])
+
+
+def judged(*parts, index=0):
+    """A sample with what several rewards said of it: (name, score, status)."""
+    sample = make_sample(3, 4, index=index, score=0.0)
+    keep_parts(sample, {name: Verdict(score, status) for name, score, status in parts})
+    return sample
+
+
+def test_each_of_several_rewards_has_its_own_mean_and_shares():
+    samples = [
+        judged(("math", 1.0, "correct"), ("length", -0.5, "correct")),
+        judged(("math", 0.0, "wrong"), ("length", 0.0, "correct")),
+        judged(("math", 9.0, "timeout")),
+        judged(("code", 0.25, "unparseable"), ("length", -1.0, "correct")),
+    ]
+    metrics = part_metrics(samples)
+    assert {key: value for key, value in metrics.items() if value} == {
+        "reward/code/mean": 0.25,
+        "reward/code/verdict_unparseable": 1.0,
+        "reward/length/mean": -0.5,
+        "reward/length/verdict_correct": 1.0,
+        "reward/math/mean": 0.5,
+        "reward/math/verdict_correct": pytest.approx(1 / 3),
+        "reward/math/verdict_wrong": pytest.approx(1 / 3),
+        "reward/math/verdict_timeout": pytest.approx(1 / 3),
+    }
+    assert len(metrics) == 3 * 6
+    group_metrics = rollout_metrics([Group("a", Prompt("a", (), (1,), ""), samples)])
+    assert metrics.items() <= group_metrics.items()
+
+
+def test_a_reward_that_never_judged_has_no_mean():
+    metrics = part_metrics([judged(("math", 0.0, "error"))])
+    assert "reward/math/mean" not in metrics
+    assert metrics["reward/math/verdict_error"] == 1.0
+
+
+def test_a_single_reward_has_no_metrics_of_its_own():
+    assert part_metrics([make_sample(3, 4, score=1.0)]) == {}
