@@ -56,6 +56,7 @@ STAGES = (
 
 CHARTS = (
     Chart("Reward", "mean score", {"rollout/raw_reward": "reward"}),
+    Chart("Each reward, before its weight", "mean score", {"reward/<name>/mean": PLACEHOLDER}),
     Chart("Held-out accuracy", "share correct", {"eval/<name>/accuracy": PLACEHOLDER}),
     Chart("Verdicts", "share of samples", VERDICTS, stacked=True, tones=VERDICTS),
     Chart(
