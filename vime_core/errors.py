@@ -51,6 +51,10 @@ class TrainerError(VimeError):
     """A training rank failed."""
 
 
+class KeeperError(VimeError):
+    """The keeper, which ends what a run leaves behind, failed."""
+
+
 class SyncError(VimeError):
     """A weight push failed or left engines with wrong weights."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from vime_core.cluster import processes
 from vime_core.cluster.guard import GuardedProcess
-from vime_core.errors import DeadlineError, ResourceError
+from vime_core.errors import DeadlineError, KeeperError
 
 OWNER = """
     import os, sys, time
@@ -222,6 +222,6 @@ def test_the_thread_that_starts_may_end(guarded):
 
 def test_a_keeper_that_is_not_there_fails_the_start(guarded, tmp_path):
     process = guarded("sleep", "600", keeper=str(tmp_path / "socket"))
-    with pytest.raises(ResourceError, match=r"the keeper at .* has gone"):
+    with pytest.raises(KeeperError, match=r"the keeper at .* has gone"):
         process.start()
     assert process.poll() is not None

@@ -12,7 +12,7 @@ from vime_core.cluster import processes
 from vime_core.cluster.guard import GuardedProcess
 from vime_core.cluster.keeper import Keeper, KeeperClient, register_descendants
 from vime_core.cluster.keeper_process import Registry, end_processes
-from vime_core.errors import DeadlineError, ResourceError
+from vime_core.errors import DeadlineError, KeeperError, ResourceError
 
 DRIVER = """
     import sys, time
@@ -106,6 +106,7 @@ def test_descendants_can_be_registered(driver, tree, wait_until):
         tree.started()
         found = processes.descendants(root.pid)
         assert register_descendants(driver.client, root.pid) == len(found) == 2
+        assert register_descendants(driver.client, root.pid, but=found) == 0
         driver.vanish()
         wait_until(lambda: not any(processes.is_alive(process) for process in found))
         assert root.poll() is None
@@ -160,17 +161,23 @@ def test_a_path_that_no_run_owns_is_refused(driver, path):
         driver.client.register_path(path)
 
 
-def test_an_orderly_end_leaves_everything_alone(driver, run_id, victim, wait_until, tmp_path):
+def test_an_orderly_end_ends_what_the_driver_could_not(driver, run_id, victim, tmp_path):
     segment = Path(f"/dev/shm/vime-{run_id}-weights")
     segment.write_bytes(b"x")
     driver.client.register_process(victim.pid)
-    driver.client.register_path(segment)
+    os.kill(victim.pid, signal.SIGSTOP)
     driver.close()
     driver.close()
     assert not processes.is_alive(driver.keeper)
     assert not Path(driver.address).parent.exists()
+    assert victim.wait(60) == -signal.SIGKILL
+    assert not segment.exists()
+    assert f"killed {victim.pid} sleep" in (tmp_path / "keeper.log").read_text()
+
+
+def test_an_orderly_end_with_nothing_left_says_nothing(driver, victim, tmp_path):
+    driver.close()
     assert victim.poll() is None
-    assert segment.exists()
     assert (tmp_path / "keeper.log").read_text() == ""
 
 
@@ -237,13 +244,13 @@ def test_a_keeper_without_a_log_folder(run_id, tmp_path):
     keeper.close(60)
     assert not keeper.is_alive()
     assert not (tmp_path / "missing").exists()
-    with pytest.raises(ResourceError, match=r"the keeper at .* has gone"):
+    with pytest.raises(KeeperError, match=r"the keeper at .* has gone"):
         KeeperClient(keeper.address).ping()
 
 
 def test_a_keeper_that_was_killed_is_told(driver, victim):
     processes.send(driver.keeper, signal.SIGKILL)
-    with pytest.raises(ResourceError, match="start the run again"):
+    with pytest.raises(KeeperError, match="start the run again"):
         driver.client.register_process(victim.pid)
     driver.close()
 
@@ -252,6 +259,31 @@ def test_a_keeper_that_does_not_answer_is_told(driver):
     processes.send(driver.keeper, signal.SIGSTOP)
     with pytest.raises(DeadlineError, match=r"did not answer ping within 0\.2 s"):
         KeeperClient(driver.address, 0.2).ping()
+
+
+def test_a_check_tells_that_the_keeper_was_killed(run_id, tmp_path, wait_until):
+    keeper = Keeper.start(run_id, tmp_path)
+    keeper.check()
+    os.kill(keeper.pid, signal.SIGKILL)
+    wait_until(lambda: not keeper.is_alive())
+    with pytest.raises(KeeperError, match=r"^the keeper was killed by SIGKILL; .*: start it again$"):
+        keeper.check()
+    keeper.close(60)
+
+
+def test_a_check_tells_that_the_keeper_is_stopped(run_id, tmp_path, wait_until):
+    def trouble():
+        try:
+            return keeper.check()
+        except KeeperError as error:
+            return str(error)
+
+    keeper = Keeper.start(run_id, tmp_path, health_deadline_s=0.2)
+    os.kill(keeper.pid, signal.SIGSTOP)
+    wait_until(trouble)
+    assert trouble().startswith("the keeper stopped answering for 0.2 s: python")
+    keeper.close(0.1)
+    assert not keeper.is_alive()
 
 
 def test_a_long_temporary_folder_does_not_break_the_socket(run_id, tmp_path, monkeypatch):

@@ -17,13 +17,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vime_core.cluster import processes
 from vime_core.cluster.lifeline import Lifeline
-from vime_core.errors import DeadlineError, ResourceError
+from vime_core.cluster.witness import Vital
+from vime_core.errors import DeadlineError, KeeperError, ResourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 START_DEADLINE_S = 60.0
+HEALTH_DEADLINE_S = 120.0
 REQUEST_DEADLINE_S = 30.0
 ORDERLY = b"q"
 """What the driver sends over the pipe before it closes it in an orderly end."""
@@ -34,20 +39,24 @@ MAX_ADDRESS_BYTES = 107
 class Keeper:
     """The driver's handle on its node's keeper."""
 
-    def __init__(self, address: str, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
+    def __init__(
+        self, address: str, process: subprocess.Popen[bytes], lifeline: Lifeline, health_deadline_s: float
+    ) -> None:
         """Made by `start`."""
         self.address = address
         """Unix socket, for `KeeperClient`."""
         self._process = process
         self._lifeline = lifeline
+        self._vital = Vital("the keeper", process.pid, health_deadline_s)
 
     @classmethod
-    def start(cls, run_id: str, folder: Path) -> Keeper:
+    def start(cls, run_id: str, folder: Path, health_deadline_s: float = HEALTH_DEADLINE_S) -> Keeper:
         """Start a keeper for the calling process and wait until it answers.
 
         Args:
             run_id: Letters, digits and underscores; `/dev/shm/vime-<run_id>-*` are the run's segments.
             folder: Gets a `keeper.log`, when it exists.
+            health_deadline_s: How long it may be stopped, see `check`.
 
         Raises:
             ResourceError: when the keeper cannot be started.
@@ -67,7 +76,7 @@ class Keeper:
             raise
         finally:
             lifeline.handed_over()
-        keeper = cls(str(home / "socket"), process, lifeline)
+        keeper = cls(str(home / "socket"), process, lifeline, health_deadline_s)
         try:
             KeeperClient(keeper.address, START_DEADLINE_S).ping()
         except BaseException:
@@ -84,12 +93,23 @@ class Keeper:
         """Whether the keeper still watches."""
         return self._process.poll() is None
 
+    def check(self) -> None:
+        """Return when the keeper watches; to be asked regularly.
+
+        Raises:
+            KeeperError: when it has ended, or has been stopped for too long.
+        """
+        self._process.poll()  # takes note of its end
+        trouble = self._vital.trouble()
+        if trouble is not None:
+            raise KeeperError(f"{trouble}; without it the run could leave processes behind: start it again")
+
     def close(self, deadline_s: float) -> None:
-        """Tell the keeper that the run ended in order: it goes and leaves everything alone. Safe to call twice.
+        """Tell the keeper that the run ended in order: it ends what is still there, and goes. Safe to call twice.
 
         A keeper that does not go within `deadline_s` seconds is killed.
         """
-        with contextlib.suppress(BrokenPipeError):  # it has gone already
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has gone already
             self._lifeline.send(ORDERLY)
         self._lifeline.close()
         try:
@@ -97,6 +117,7 @@ class Keeper:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._vital.close()
         shutil.rmtree(Path(self.address).parent, ignore_errors=True)
 
 
@@ -118,7 +139,7 @@ class KeeperClient:
 
         Raises:
             DeadlineError: when it does not answer in time; so do all other methods.
-            ResourceError: when there is no keeper at the address; so do all other methods.
+            KeeperError: when there is no keeper at the address; so do all other methods.
         """
         self._ask({"request": "ping"})
 
@@ -172,18 +193,18 @@ class KeeperClient:
         if refusal:
             raise RuntimeError(f"the keeper refused {message}: {refusal}")
 
-    def _gone(self) -> ResourceError:
-        return ResourceError(
+    def _gone(self) -> KeeperError:
+        return KeeperError(
             f"the keeper at {self._address} has gone (was it killed?): start the run again; keeper.log may say why"
         )
 
 
-def register_descendants(client: KeeperClient, pid: int) -> int:
-    """Register all present descendants of a process, not the process itself, and return how many.
+def register_descendants(client: KeeperClient, pid: int, but: Collection[processes.ProcessId] = frozenset()) -> int:
+    """Register all present descendants of a process but those that are named, and return how many.
 
     The keeper itself may be among them; it spares itself.
     """
-    found = processes.descendants(pid)
+    found = processes.descendants(pid) - set(but)
     client.register_identified(sorted(found))
     return len(found)
 

@@ -96,7 +96,7 @@ class Server(socketserver.ThreadingUnixStreamServer):
 
 
 def main(run_id: str, home: Path, listener: int, lifeline: int) -> None:
-    """Serve registrations until the driver closes the pipe; end what is registered unless it said so before."""
+    """Serve registrations until the driver says goodbye or vanishes; end what is left of what is registered."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     registry = Registry()
@@ -104,8 +104,9 @@ def main(run_id: str, home: Path, listener: int, lifeline: int) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     if os.read(lifeline, 1) != ORDERLY:
         log.info("the driver of run %s has gone: ending what it started", run_id)
-        end_processes(registry, END_DEADLINE_S)
-        delete_paths([*_segments(run_id), *registry.paths()])
+    # After an orderly end there is nothing left, unless a part was stopped and could not be told to end.
+    end_processes(registry, END_DEADLINE_S)
+    delete_paths([*_segments(run_id), *registry.paths()])
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -8,14 +8,23 @@ import select
 import signal
 import struct
 import time
+from typing import TYPE_CHECKING
 
 from vime_core.cluster import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _INFO = struct.Struct("=QQ11Ii")
 """`struct pidfd_info` of linux/pidfd.h in its first version: mask, cgroup, eleven ids, wait status."""
 _INFO_EXIT = 1 << 3
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`"""
+
+LONGEST_STEP_S = 2.0
+"""What a process that is looked at once or twice a second can have been stopped between two looks."""
+REAP_DEADLINE_S = 2.0
+"""For a parent to take note of the end of its child."""
 
 
 class Witness:
@@ -64,8 +73,10 @@ class Witness:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the descriptor."""
-        os.close(self._descriptor)
+        """Let go of the descriptor; safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def describe(status: int | None) -> str:
@@ -76,6 +87,50 @@ def describe(status: int | None) -> str:
         return f"was killed by {signal.Signals(status - 128).name}"
     except ValueError:
         return f"ended with exit status {status}"
+
+
+class Vital:
+    """A process of a run that must neither end nor be stopped for long.
+
+    Args:
+        name: what users call it, e.g. `trainer rank 3`.
+        pid: the process.
+        limit_s: how long it may be stopped.
+    """
+
+    def __init__(self, name: str, pid: int, limit_s: float) -> None:
+        self._name = name
+        self._witness = Witness(pid)
+        self._patience = Patience(limit_s, longest_step_s=LONGEST_STEP_S)
+
+    def trouble(self) -> str | None:
+        """The line for the user when it has ended or has been stopped for too long. To be asked regularly."""
+        if self._witness.has_ended():
+            return f"{self._name} {self.end()}"
+        if self._patience.is_over(not self._witness.is_stopped()):
+            return stopped_answering(self._name, self._patience.limit_s, [self._witness])
+        return None
+
+    def end(self) -> str:
+        """How it ended; for a process that is about to, too."""
+        deadline = time.monotonic() + REAP_DEADLINE_S
+        while (status := self._witness.status()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return describe(status)
+
+    def kill(self) -> None:
+        """Send SIGKILL, which ends a stopped process too."""
+        self._witness.kill()
+
+    def close(self) -> None:
+        """Let go of the process; safe to call twice."""
+        self._witness.close()
+
+
+def stopped_answering(name: str, limit_s: float, stopped: Sequence[Witness]) -> str:
+    """The line for the user; `stopped` are the processes that are known to be the reason."""
+    why = ", ".join(f"{witness.title} (process {witness.pid}) is stopped" for witness in stopped)
+    return f"{name} stopped answering for {limit_s:g} s" + (f": {why}" if why else "")
 
 
 class Patience:

@@ -20,6 +20,7 @@ def option(
     above: float | None = None,
     high: float | None = None,
     below: float | None = None,
+    unused_if: tuple[str, Any] | None = None,
 ) -> Any:
     """A field whose value is checked after composition.
 
@@ -30,9 +31,10 @@ def option(
         above: what the value must exceed.
         high: the largest value.
         below: what the value must stay under.
+        unused_if: a setting beside this one, and the value under which this one has no effect: to set it is an error.
     """
     limits = {"choices": choices, "low": low, "above": above, "high": high, "below": below}
-    return field(default=default, metadata=limits)
+    return field(default=default, metadata={**limits, "unused_if": unused_if})
 
 
 @dataclass(kw_only=True)
@@ -63,7 +65,7 @@ class DataConfig(ComponentConfig):
     """The training prompts."""
     shuffle: bool = True
     """A new seeded order each epoch."""
-    seed: int | None = None
+    seed: int | None = option(None, unused_if=("shuffle", False))
     """Seed of the order; the run's seed when null."""
 
 
@@ -93,7 +95,7 @@ class TrainConfig(ComponentConfig):
     """Shape after the warm-up."""
     lr_warmup_steps: int = option(0, low=0)
     """Optimizer updates over which the rate rises linearly from 0."""
-    lr_min: float = option(0.0, low=0)
+    lr_min: float = option(0.0, low=0, unused_if=("lr_schedule", "constant"))
     """Rate at the end of `linear` and `cosine`."""
     weight_decay: float = option(0.0, low=0)
     """AdamW's decoupled weight decay; norms and biases are left out."""
@@ -151,7 +153,7 @@ class SyncConfig(ComponentConfig):
     """Most mebibytes of weights in flight at one time; a larger tensor travels alone."""
     probe: bool = True
     """Compare trainer and engines on a probe prompt after the first push and after the first update."""
-    probe_tolerance: float | None = option(None, above=0)
+    probe_tolerance: float | None = option(None, above=0, unused_if=("probe", False))
     """Largest allowed difference of a log-prob; by the training dtype when null (1e-4 float32, 0.1 bfloat16)."""
 
 
@@ -236,8 +238,8 @@ class ResumeConfig:
     """Whether to go on from a checkpoint."""
 
     mode: str = option("never", choices=("auto", "must", "never"))
-    """`must` needs a checkpoint in `run`; `auto` starts anew where there is none; `never` ignores `run`."""
-    run: str | None = None
+    """`must` needs a checkpoint in `run`; `auto` starts anew where there is none; `never` takes no `run`."""
+    run: str | None = option(None, unused_if=("mode", "never"))
     """Run folder to continue, in place."""
 
 
@@ -275,6 +277,9 @@ class DeadlineConfig:
     """One call of the trainer."""
     push: float = option(600.0, above=0)
     """One weight push."""
+    health: float = option(120.0, above=0)
+    """How long an engine or the router may leave health checks unanswered, and how long a process of theirs, a trainer
+    rank or the keeper may be stopped (SIGSTOP)."""
     stop: float = option(30.0, above=0)
     """Orderly end of each part, before it is killed."""
 

@@ -237,6 +237,8 @@ class RolloutContext:
     """Seconds for one request."""
     stop_deadline: float
     """Seconds."""
+    health_deadline: float = 120.0
+    """Seconds that an engine or the router may leave health checks unanswered."""
 
 
 class RolloutBackend(Generator, Protocol):
@@ -271,10 +273,12 @@ class RolloutBackend(Generator, Protocol):
         ...
 
     def health(self) -> None:
-        """Return when every engine and the router are alive.
+        """Return at once when every engine and the router are alive, as far as is known.
+
+        Asked about twice a second, from a thread of its own, while the run trains: what takes time is done elsewhere.
 
         Raises:
-            EngineError: names the dead part, its exit status and the end of its log.
+            EngineError: names the part that is dead, or silent for longer than `health_deadline`, and why.
         """
         ...
 
