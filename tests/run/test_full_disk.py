@@ -87,7 +87,7 @@ write_rollouts(folder / "a.parquet", [], {})
 def test_log_is_told_once_and_does_not_end_the_run(limited):
     _, warned = limited("""
 import logging
-from vime_core.run.log import log_to
+from vime_core.log import log_to
 limit(200)
 with log_to(folder / "log.txt", "driver"):
     for number in range(20):

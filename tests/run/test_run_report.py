@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 
 from vime_core.errors import PluginError
+from vime_core.log import log_to
 from vime_core.plugins.interfaces import Observer
-from vime_core.run.log import log_to
 from vime_core.run.metrics import MetricsWriter, read_metrics
 from vime_core.run.progress import Progress
 from vime_core.run.report import Reporter
@@ -195,6 +195,7 @@ def test_log_has_one_line_an_event_with_its_actor(tmp_path):
         logging.getLogger("vime_core.x").debug("hidden")
         logging.getLogger("other").info("hidden")
         logging.getLogger("other").warning("shown")
+        logging.getLogger("vime_core.x").info("100 %%", extra={"actor": "router"})
         try:
             1 / 0  # noqa: B018
         except ZeroDivisionError:
@@ -206,6 +207,7 @@ def test_log_has_one_line_an_event_with_its_actor(tmp_path):
     assert [line.split(" ", 2)[2] for line in events] == [
         "INFO    trainer 0: one\\ntwo 3 (vime_acme.part)",
         "WARNING trainer 0: shown (other)",
+        "INFO    router: 100 %% (vime_core.x)",
         "ERROR   trainer 0: failed (vime_core.x)",
     ]
     assert lines[-1] == "    ZeroDivisionError: division by zero"
@@ -215,7 +217,7 @@ def test_several_processes_write_whole_lines_to_one_log(tmp_path):
     code = """
 import logging, sys
 from pathlib import Path
-from vime_core.run.log import log_to
+from vime_core.log import log_to
 with log_to(Path(sys.argv[1]), sys.argv[2]):
     for number in range(200):
         logging.getLogger("vime_core").info("%s", "x" * 200)

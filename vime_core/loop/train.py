@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from vime_core.cluster.calls import first_line
+from vime_core.log import log_to
 from vime_core.loop.colocated import ColocatedLoop
 from vime_core.loop.inputs import prepare
 from vime_core.loop.parts import started
 from vime_core.models.fingerprint import model_fingerprint
-from vime_core.run.log import log_to
 from vime_core.run.report import DONE
 from vime_core.run.resume import open_run
+from vime_core.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INTERRUPTED = "interrupted"
+FAILED = "failed"
 
 
 def run(composed: ComposedConfig) -> int:
@@ -39,14 +43,19 @@ def run(composed: ComposedConfig) -> int:
     inputs = prepare(composed)
     opened = open_run(inputs.config, composed.tree, model_fingerprint(inputs.model.path), inputs.check_state)
     with log_to(opened.folder.log_file, "driver"), _terminated_like_interrupted():
+        log.info("vime %s starts as process %d on %s", __version__, os.getpid(), socket.gethostname())
+        end = INTERRUPTED
         try:
             with started(inputs, opened) as parts:
                 _loop(parts, opened, composed)
-        except Exception:
-            log.exception("the run failed")
+            end = DONE
+        except Exception as error:
+            end = FAILED
+            log.exception("the run failed: %s", first_line(error))
             raise
         finally:
             _clean(opened)
+            log.info("the run has ended: %s", end)
             opened.folder.unlock()
     return 0
 

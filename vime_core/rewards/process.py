@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from vime_core.types import VerdictStatus
 
 __all__ = ["Interrupted", "ScoringProcess"]
+
+log = logging.LoggerAdapter(logging.getLogger(__name__), {"actor": "reward pool"})
 
 START_DEADLINE_S = 300.0
 """For importing and building the rewards, on a machine that is busy with the start of trainer and engines."""
@@ -141,6 +144,7 @@ class ScoringProcess:
             raise RewardError(f"a scoring process {self._end()} while it started; see its output above") from error
         if answer["kind"] == "failed":
             raise PluginError(f"reward {answer['reward']} cannot be built: {answer['cause']}")
+        log.info("scoring process %d is ready", self.pid)
 
     def send(self, tasks: Sequence[Task]) -> None:
         """Hand over tasks, which it scores in this order after those it holds.
@@ -174,10 +178,13 @@ class ScoringProcess:
         try:
             self._note(self._next_message(watch.is_late))
         except Lost:
-            return self._bury(None, "error", f"its scoring process {self._end()}")
+            end = self._end()
+            log.warning("scoring process %d %s", self.pid, end)
+            return self._bury(None, "error", f"its scoring process {end}")
         except _Late:
             task, reward = split_running(watch.running)
             self._kill()
+            log.warning("scoring process %d was killed: %s", self.pid, self._lateness(reward))
             return self._bury(task, "timeout", self._lateness(reward))
         return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from vime_core.cluster.calls import first_line, gather
@@ -12,6 +13,8 @@ from vime_vllm.command import engine_command, engine_environment
 
 if TYPE_CHECKING:
     from vime_core.plugins.interfaces import RolloutContext
+
+log = logging.getLogger(__name__)
 
 CONCURRENT_CALLS = 8
 """An engine's owner watches and starts its server, is asked for its health and ends it, all at one time."""
@@ -53,6 +56,8 @@ class EngineGroup:
         """Start all servers side by side and wait until each answers."""
         deadline = self._context.start_deadline
         places = self._ask("start", deadline + ANSWER_S, deadline)
+        for name, (url, node) in zip(self._names, places, strict=True):
+            log.info("ready at %s on node %s (log: logs/%s.log)", url, node, name, extra={"actor": name})
         return [
             EngineEndpoint(name=name, url=url, key=self._context.run_key, node=node)
             for name, (url, node) in zip(self._names, places, strict=True)
@@ -84,8 +89,9 @@ class EngineGroup:
         refs = [actor.stop.remote(self._context.stop_deadline) for actor in actors]
         if refs:
             ray.wait(refs, num_returns=len(refs), timeout=self._context.stop_deadline + ANSWER_S)
-        for actor in actors:
+        for name, actor in zip(self._names, actors, strict=False):
             ray.kill(actor, no_restart=True)
+            log.info("ended", extra={"actor": name})
 
     def _ask(self, method: str, deadline_s: float, *arguments: Any) -> list[Any]:
         refs = [getattr(actor, method).remote(*arguments) for actor in self._actors]

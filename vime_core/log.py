@@ -1,4 +1,4 @@
-"""log.txt: one line an event, with the actor that it comes from."""
+"""log.txt: one line an event, with time, level and the actor that it is about."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 PREFIX = "vime_"
 """Packages whose events of level INFO are kept; of others only warnings and worse."""
 
+FORMAT = "%(asctime)s %(levelname)-7s %(actor)s: %(message)s (%(name)s)"
+
 
 @contextmanager
 def log_to(path: Path, actor: str) -> Iterator[None]:
     """Append the log events of this process to a file.
 
-    Several processes may write to one file: a line of up to 8 KiB goes out in one piece.
+    Several processes may write to one file: a line of up to 8 KiB goes out in one piece. An event about another part
+    of the run, which this process only looks after, names that part: `log.info(..., extra={"actor": "router"})`.
 
     Args:
         path: The file.
-        actor: Who this process is, e.g. `driver`, `trainer 0`.
+        actor: Who this process is, e.g. `driver`, `trainer rank 0`.
     """
     handler = _File(path)
-    handler.setFormatter(_OneLine(f"%(asctime)s %(levelname)-7s {actor.replace('%', '%%')}: %(message)s (%(name)s)"))
+    handler.setFormatter(_OneLine(FORMAT, defaults={"actor": actor}))
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith(PREFIX))
     root = logging.getLogger()
     level = root.level
