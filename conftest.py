@@ -6,13 +6,13 @@ import signal
 import pytest
 
 from vime_core.cluster.keeper import Keeper
-from vime_core.cluster.runtime import RayRuntime
+from vime_core.cluster.runtime import CLOSED_ENVIRONMENT, RayRuntime
 
 
 def pytest_configure():
     """What must hold before any test module is imported."""
-    # Ray reads this once, when it is imported, which test modules may do before the fixture below.
-    os.environ["RAY_AUTH_MODE"] = "token"
+    # Ray reads these once, when it is imported, which test modules may do before the fixture below.
+    os.environ.update(CLOSED_ENVIRONMENT)
     # A shell starts background jobs with SIGINT ignored, and children inherit that; tests interrupt processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vime_core.accelerators.network import LOOPBACK_ENVIRONMENT
 from vime_core.cluster.keeper import KeeperClient, register_descendants
 from vime_core.errors import ResourceError
 
@@ -25,6 +26,16 @@ QUIET_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_metrics_collection": "0",
 }
+CLOSED_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    # Told that this system has no clusters, Ray stays on loopback; otherwise it replaces 127.0.0.1 by the host's own
+    # address and listens on all.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # The metrics of Ray's autoscaler ask for no token. There is no such port, so they are served nowhere.
+    "AUTOSCALER_METRIC_PORT": "65536",
+    **LOOPBACK_ENVIRONMENT,
+}
+"""Closes a Ray that runs on this machine alone. Read by `import ray` and by every process that Ray starts."""
 
 
 class RayRuntime:
@@ -53,9 +64,7 @@ class RayRuntime:
 
     def __enter__(self) -> RayRuntime:
         self._check_shared_memory()
-        # Read by `import ray` and by every process that Ray starts.
-        os.environ.update(QUIET_ENVIRONMENT | dict(self._environment))
-        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.update(QUIET_ENVIRONMENT | CLOSED_ENVIRONMENT | dict(self._environment))
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         import ray
 

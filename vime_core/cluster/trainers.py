@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import ray
+    from torch.distributed import TCPStore
 
     from vime_core.config.schema import AcceleratorConfig, AlgorithmConfig, DeadlineConfig, SyncConfig, TrainConfig
     from vime_core.models.geometry import ModelGeometry, TensorRule
@@ -73,10 +75,9 @@ class TrainWorker:
     def prepare(self) -> tuple[str, int]:
         """Address at which rank 0 lets the others meet; other ranks need not be asked."""
         import ray
-        from torch.distributed import TCPStore
 
         host = ray.util.get_node_ip_address()
-        self._store = TCPStore(host, 0, self._spec.train.world_size, is_master=True, wait_for_workers=False)
+        self._store = _store_at(host, self._spec.train.world_size)
         return host, self._store.port
 
     def start(self, host: str, port: int) -> tuple[int, int]:
@@ -162,6 +163,16 @@ class TrainWorker:
         self._backend.close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _store_at(host: str, world_size: int) -> TCPStore:
+    """The store at which ranks meet. It lets anyone in, and left to itself it listens on every address of the node."""
+    from torch.distributed import TCPStore
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    port = listener.getsockname()[1]
+    return TCPStore(host, port, world_size, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 class TrainerGroup:

@@ -53,6 +53,7 @@ def test_the_key_opens(ask):
         {"headers": [(b"authorization", b"Bearer secret"), (b"authorization", b"Bearer other")]},
         {"method": "OPTIONS"},
         {"path": "/health"},
+        {"method": "HEAD", "path": "/health"},
         {"method": "GET", "path": "/health/"},
         {"method": "GET", "path": "/metrics"},
     ],
@@ -70,9 +71,16 @@ def test_a_websocket_is_closed(ask):
     assert ask(type="websocket", **_key(b"Bearer secret"))[1]
 
 
-def test_health_and_startup_pass(ask):
-    assert ask(method="GET", path="/health")[1]
+def test_startup_passes(ask):
     assert ask(type="lifespan")[1]
+
+
+def test_the_lock_itself_answers_the_routers_probe_and_the_engine_only_whoever_has_the_key(ask):
+    sent, reached = ask(method="GET", path="/health")
+    assert not reached
+    assert sent[0]["status"] == 200
+    assert sent[1]["body"] == b""
+    assert ask(method="GET", path="/health", **_key(b"Bearer secret")) == ([], True)
 
 
 def test_an_engine_without_a_key_does_not_start(monkeypatch):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vime_core.cluster.guard import GuardedProcess
 from vime_core.errors import DeadlineError, EngineError
+from vime_vllm.http import get_status
 from vime_vllm.leftovers import Leftovers
 from vime_vllm.logs import LINES, cause_in
+from vime_vllm.middleware import KEY_VARIABLE
 from vime_vllm.ports import HOST, free_port
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class EngineSpec:
     name: str
     command: Sequence[str]
     """Without the port, which the owner chooses on its node."""
-    environment: Mapping[str, str]
-    """On top of the owner's own."""
+    environment: Mapping[str, str] = field(repr=False)
+    """On top of the owner's own; holds the run's key."""
     log: Path
     run_id: str
     keeper: str
@@ -109,11 +110,8 @@ class EngineActor:
         self._leftovers.delete()
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self._url}/health", timeout=PROBE_DEADLINE_S) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        key = self._spec.environment[KEY_VARIABLE]
+        return get_status(f"{self._url}/health", key, deadline_s=PROBE_DEADLINE_S) == 200
 
     def _check_alive(self) -> None:
         status = self._process.poll()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from vime_core.errors import ResourceError
 from vime_vllm.middleware import KEY_VARIABLE
-from vime_vllm.ports import HOST
+from vime_vllm.ports import HOST, UNREACHABLE
 from vime_vllm.server import BINDING_VARIABLE
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def engine_command(context: RolloutContext, index: int) -> list[str]:
         "tokens-only",
         "no-enable-chunked-prefill",
         "enable-prefix-caching" if config.prefix_caching else "no-enable-prefix-caching",
-        "disable-fastapi-docs",
         "disable-uvicorn-access-log",
     ]
     if _is_eager(context):
@@ -79,6 +79,9 @@ def engine_environment(context: RolloutContext) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(IDLE_CONNECTION_S),
+        "VLLM_HOST_IP": HOST,
+        # Whatever the user's shell says: with it, engines would unpickle what requests bring.
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "0",
         "HF_HUB_OFFLINE": "1",
         BINDING_VARIABLE: "nobind",
     }
@@ -94,23 +97,33 @@ def router_command(
 ) -> list[str]:
     """The router.
 
-    It gets no key: it passes on what its clients send. Were it given the key with `--api-key`, it would add it to
-    control requests of clients that have none. It neither retries nor takes engines out: an engine that fails is an
-    error of the run.
+    It gets no key: it asks an engine about each key that it has not seen, and passes on what its clients send. It
+    neither retries nor takes engines out: an engine that fails is an error of the run. Its metrics cannot be switched
+    off and ask for no key, so they listen where no connection can arrive.
     """
     arguments = {
         "host": HOST,
         "port": str(port),
-        "prometheus-host": HOST,
+        "prometheus-host": UNREACHABLE,
         "prometheus-port": str(metrics_port),
         "policy": config.router_policy,
         "worker-startup-check-interval": "1",
         "request-timeout-secs": str(math.ceil(deadline_s)),
+        "cors-allowed-origins": f"http://{HOST}:{port}",
         "log-level": "warning",
     }
     options = [text for name, value in arguments.items() for text in (f"--{name}", value)]
     flags = ["--disable-retries", "--disable-circuit-breaker"]
-    return [sys.executable, "-m", "vllm_router.launch_router", *options, *flags, "--worker-urls", *engine_urls]
+    return [sys.executable, "-m", "vime_vllm.router_server", *options, *flags, "--worker-urls", *engine_urls]
+
+
+def router_environment() -> dict[str, str]:
+    """The driver's, without Ray's secrets and without proxies, which would see the run's key."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RAY_") and not name.lower().endswith("_proxy")
+    }
 
 
 def max_model_len(config: VllmConfig) -> int:

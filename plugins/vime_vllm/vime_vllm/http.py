@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -16,6 +18,9 @@ MAX_CONNECTIONS = 4096
 """Open sockets of one client; further requests wait for one."""
 MAX_DETAIL = 300
 """Characters of an error page that are worth telling."""
+
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class CallError(Exception):
@@ -39,9 +44,28 @@ class CallTimeoutError(CallError):
 def new_session(key: str) -> aiohttp.ClientSession:
     """A session that shows the run's key; made and used inside one event loop."""
     return aiohttp.ClientSession(
-        headers={"Authorization": f"Bearer {key}"},
+        headers=_authorization(key),
         connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
     )
+
+
+def get_status(url: str, key: str | None, *, deadline_s: float) -> int | None:
+    """The status that a GET is answered with, or None when there is no answer. Goes past any proxy.
+
+    Args:
+        url: of this machine or of a node of the run.
+        key: the run's, or None to ask without one.
+        deadline_s: seconds to wait for each part of the answer.
+    """
+    request = urllib.request.Request(url, headers={} if key is None else _authorization(key))
+    try:
+        with _DIRECT.open(request, timeout=deadline_s) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return None
 
 
 async def call(
@@ -73,6 +97,10 @@ async def call(
         return json.loads(text) if text else None
     except ValueError as error:
         raise CallError(f"{method} {url}: the answer is no JSON: {_detail(text)}") from error
+
+
+def _authorization(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _detail(text: str) -> str:

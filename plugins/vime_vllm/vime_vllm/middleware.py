@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "VIME_RUN_KEY"
 """Environment variable with the key; a command line is readable by every user of the machine."""
-OPEN_PATHS = frozenset({"/health"})
-"""vllm-router probes an engine's health without the key; the answer says no more than that it is alive."""
+PROBED_PATH = "/health"
+"""vllm-router asks for it without a key. The lock itself answers, and says no more than that something listens."""
 
 
 class RequireKey:
-    """ASGI middleware: every request but a health probe must carry `Authorization: Bearer <key>`.
+    """ASGI middleware: only requests with `Authorization: Bearer <key>` reach the engine.
 
     Raises:
         KeyError: when the environment holds no key; an engine without a lock does not start.
@@ -36,18 +36,20 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401 (a websocket is closed)."""
-        if scope["type"] == "lifespan" or self._is_open(scope) or self._has_key(scope):
+        if scope["type"] == "lifespan" or self._has_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
+        elif scope["method"] == "GET" and scope["path"] == PROBED_PATH:
+            await _answer(send, 200, b"")
         else:
-            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"this engine asks for the run's key\n"})
-
-    @staticmethod
-    def _is_open(scope: Scope) -> bool:
-        return scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in OPEN_PATHS
+            await _answer(send, 401, b"this engine asks for the run's key\n")
 
     def _has_key(self, scope: Scope) -> bool:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and secrets.compare_digest(given[0], self._expected)
+
+
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": body})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import urllib.request
 from typing import TYPE_CHECKING
 
 from vime_core.cluster.guard import GuardedProcess
 from vime_core.errors import DeadlineError, EngineError
-from vime_vllm.command import router_command
+from vime_vllm.command import router_command, router_environment
+from vime_vllm.http import get_status
 from vime_vllm.logs import LINES, cause_in
 from vime_vllm.ports import HOST, free_port
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 PROBE_DEADLINE_S = 5.0
+REFUSED = 401
 ANSWER_S = 60.0
 """The router's patience with an engine, beyond the driver's own, which is the one that users see."""
 
@@ -50,15 +50,14 @@ class Router:
             metrics_port=free_port(),
             deadline_s=self._context.generate_deadline + ANSWER_S,
         )
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        self._process = GuardedProcess(command, env=environment, log=self._log, keeper=self._context.keeper)
+        self._process = GuardedProcess(command, env=router_environment(), log=self._log, keeper=self._context.keeper)
         self._process.start()
 
     def wait_ready(self) -> None:
-        """Wait until it answers and has found all engines.
+        """Wait until it answers to the run's key, and to nobody else, and has found all engines.
 
         Raises:
-            EngineError: when it ends before.
+            EngineError: when it ends before, or its lock does not work.
             DeadlineError: when it does not answer in time.
         """
         end = time.monotonic() + self._context.start_deadline
@@ -70,6 +69,10 @@ class Router:
                 )
             if self._closing.wait(POLL_S):
                 raise EngineError("the router was ended while it started")
+        if self._status(key=None) != REFUSED:
+            raise EngineError(
+                f"the router answers without the run's key: install vllm-router 0.1.17 (log: {self._log})"
+            )
 
     def check(self) -> None:
         """Return when the process is alive.
@@ -96,8 +99,10 @@ class Router:
             self._process.stop(self._context.stop_deadline)
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=PROBE_DEADLINE_S) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        answer = self._status(self._context.run_key)
+        if answer == REFUSED:
+            raise EngineError(f"the router refused the run's key: no engine accepted it (log: {self._log})")
+        return answer == 200
+
+    def _status(self, key: str | None) -> int | None:
+        return get_status(f"{self.url}/health", key, deadline_s=PROBE_DEADLINE_S)
