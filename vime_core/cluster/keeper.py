@@ -50,13 +50,20 @@ class Keeper:
         self._vital = Vital("the keeper", process.pid, health_deadline_s)
 
     @classmethod
-    def start(cls, run_id: str, folder: Path, health_deadline_s: float = HEALTH_DEADLINE_S) -> Keeper:
+    def start(
+        cls,
+        run_id: str,
+        folder: Path,
+        health_deadline_s: float = HEALTH_DEADLINE_S,
+        log_file: Path = Path(os.devnull),
+    ) -> Keeper:
         """Start a keeper for the calling process and wait until it answers.
 
         Args:
             run_id: Letters, digits and underscores; `/dev/shm/vime-<run_id>-*` are the run's segments.
-            folder: Gets a `keeper.log`, when it exists.
+            folder: Gets a `keeper.log` with its output, when it exists.
             health_deadline_s: How long it may be stopped, see `check`.
+            log_file: Gets a line for what it ends, see `vime_core.log`.
 
         Raises:
             ResourceError: when the keeper cannot be started.
@@ -69,7 +76,7 @@ class Keeper:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(home / "socket"))
                 listener.listen(128)
-                process = _spawn(run_id, home, folder, listener.fileno(), lifeline.read_end)
+                process = _spawn([run_id, str(home)], folder, log_file, listener.fileno(), lifeline.read_end)
         except BaseException:
             lifeline.close()
             shutil.rmtree(home, ignore_errors=True)
@@ -217,17 +224,18 @@ def _private_folder(run_id: str) -> Path:
     raise ResourceError(f"no folder for the keeper's socket: the run id {run_id} is too long")
 
 
-def _spawn(run_id: str, home: Path, folder: Path, listener: int, lifeline: int) -> subprocess.Popen[bytes]:
+def _spawn(identity: list[str], folder: Path, log_file: Path, listener: int, lifeline: int) -> subprocess.Popen[bytes]:
     """The keeper runs in its own session, out of reach of Ctrl-C, and holds neither terminal nor current folder."""
     with contextlib.ExitStack() as stack:
-        log: Any = subprocess.DEVNULL
+        output: Any = subprocess.DEVNULL
         if folder.is_dir():
-            log = stack.enter_context((folder / "keeper.log").open("ab"))
+            output = stack.enter_context((folder / "keeper.log").open("ab"))
+        arguments = [*identity, str(listener), str(lifeline), str(log_file.absolute())]
         return subprocess.Popen(
-            [sys.executable, "-m", "vime_core.cluster.keeper_process", run_id, str(home), str(listener), str(lifeline)],
+            [sys.executable, "-m", "vime_core.cluster.keeper_process", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             pass_fds=(listener, lifeline),
             start_new_session=True,
             cwd="/",

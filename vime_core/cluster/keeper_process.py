@@ -19,12 +19,13 @@ from typing import Any
 from vime_core.cluster import processes
 from vime_core.cluster.keeper import ORDERLY
 from vime_core.cluster.processes import ProcessId
+from vime_core.log import log_to
 
 END_DEADLINE_S = 120.0
 """What is still alive after this long (a driver may hold it in the kernel) is named in the log and left."""
 SHARED_MEMORY = Path("/dev/shm")
 
-log = logging.getLogger("keeper")
+log = logging.getLogger("vime_core.cluster.keeper")
 
 
 class Registry:
@@ -151,4 +152,5 @@ def _segments(run_id: str) -> list[Path]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    with log_to(Path(sys.argv[5]), "keeper"):
+        main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -89,7 +89,7 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
         reporter = stack.enter_context(closing(_reporter(inputs, run)))
         reporter.note(f"run folder: {run.folder.path}")
         _tell_data(inputs, reporter)
-        keeper = Keeper.start(identity.id, run.folder.logs)
+        keeper = Keeper.start(identity.id, run.folder.logs, log_file=run.folder.log_file)
         stack.callback(keeper.close, config.deadlines.stop)
         pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
         stack.callback(pool.close)
