@@ -7,6 +7,7 @@ import pytest
 
 from vime_core.cluster.calls import first_line, gather
 from vime_core.cluster.placement import Layout, Placement
+from vime_core.cluster.witness import Vital
 from vime_core.errors import DeadlineError, ResourceError, SyncError, TrainerError
 
 pytestmark = pytest.mark.usefixtures("ray_runtime")
@@ -23,6 +24,9 @@ class Member:
 
     def die(self):
         os._exit(3)
+
+    def pid(self):
+        return os.getpid()
 
     def never(self):
         time.sleep(3600)
@@ -63,6 +67,18 @@ def test_death_is_told_while_others_hang(members):
     refs = [members[0].die.remote(), members[1].never.remote()]
     with pytest.raises(TrainerError, match=r"^rank 0 died during update: "):
         gather(refs, NAMES, what="update", deadline_s=60)
+
+
+def test_a_death_is_told_with_its_signal_where_the_process_can_be_seen(members):
+    import ray
+
+    vitals = {name: Vital(name, ray.get(m.pid.remote()), 60) for name, m in zip(NAMES, members, strict=True)}
+    refs = [members[0].never.remote(), members[1].never.remote()]
+    vitals["rank 1"].kill()
+    with pytest.raises(TrainerError, match=r"^rank 1 (was killed by SIGKILL|ended without a word.*) during update$"):
+        gather(refs, NAMES, what="update", deadline_s=60, vitals=vitals)
+    for vital in vitals.values():
+        vital.close()
 
 
 def test_deadline_names_who_did_not_answer(members):

@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Any
 from vime_core.errors import DeadlineError, TrainerError, VimeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import ray
 
+    from vime_core.cluster.witness import Vital
 
-def gather(refs: Sequence[ray.ObjectRef], names: Sequence[str], *, what: str, deadline_s: float) -> list[Any]:
+
+NOBODY: Mapping[str, Vital] = {}
+
+
+def gather(
+    refs: Sequence[ray.ObjectRef],
+    names: Sequence[str],
+    *,
+    what: str,
+    deadline_s: float,
+    vitals: Mapping[str, Vital] = NOBODY,
+) -> list[Any]:
     """Results of `refs`, in order.
 
     Ranks wait for each other inside collectives, so the first to fail is looked for while the others still run.
@@ -23,6 +35,7 @@ def gather(refs: Sequence[ray.ObjectRef], names: Sequence[str], *, what: str, de
         names: what to call each member in errors, e.g. `trainer rank 3`.
         what: the stage, e.g. `update`.
         deadline_s: seconds for all of them together.
+        vitals: by name, the processes of members on this node: they tell how a member died, which Ray does not know.
 
     Raises:
         DeadlineError: names the members that did not answer.
@@ -43,18 +56,20 @@ def gather(refs: Sequence[ray.ObjectRef], names: Sequence[str], *, what: str, de
             try:
                 ray.get(ref)
             except ray.exceptions.RayError as error:
-                raise explain(error, name=name, what=what) from error
+                raise explain(error, name=name, what=what, vital=vitals.get(name)) from error
     return list(ray.get(list(refs)))
 
 
-def explain(error: Exception, *, name: str, what: str) -> VimeError:
+def explain(error: Exception, *, name: str, what: str, vital: Vital | None = None) -> VimeError:
     """The one-line error for what a member raised; a `VimeError` crosses processes as it is."""
     import ray
 
     cause = getattr(error, "cause", None)
     if isinstance(cause, VimeError):
         return cause
-    if isinstance(error, ray.exceptions.ActorDiedError):
+    if isinstance(error, (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError)):
+        if vital is not None:
+            return TrainerError(f"{name} {vital.end()} during {what}")
         return TrainerError(f"{name} died during {what}: {first_line(error)}")
     shown = cause if isinstance(cause, Exception) else error
     return TrainerError(f"{name} failed during {what}: {type(shown).__name__}: {first_line(shown)}")

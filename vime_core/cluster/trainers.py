@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.cluster.calls import gather
-from vime_core.errors import PluginError
+from vime_core.cluster.witness import Vital
+from vime_core.errors import PluginError, TrainerError
 from vime_core.plugins.interfaces import TrainContext
 from vime_core.plugins.manager import load_plugins
 from vime_core.randomness import seed_process
@@ -49,7 +51,7 @@ class TrainerSpec:
 
 
 class TrainWorker:
-    """One rank. Runs inside a Ray actor; every method but `check_plugins` and `prepare` is collective."""
+    """One rank. Runs inside a Ray actor; every method but `check_plugins`, `place` and `prepare` is collective."""
 
     def __init__(self, spec: TrainerSpec, rank: int) -> None:
         self._spec = spec
@@ -71,6 +73,12 @@ class TrainWorker:
         if different:
             told = "; ".join(f"{name}: driver {driver.get(name)}, rank {here.get(name)}" for name in different)
             raise PluginError(f"trainer rank {self._rank} sees other plugins than the driver: {told}")
+
+    def place(self) -> tuple[str, int]:
+        """(Ray node id, process id)"""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def prepare(self) -> tuple[str, int]:
         """Address at which rank 0 lets the others meet; other ranks need not be asked."""
@@ -187,6 +195,7 @@ class TrainerGroup:
         self._spec = spec
         self._options = options
         self._actors: list[ray.actor.ActorHandle] = []
+        self._vitals: dict[str, Vital] = {}
         self._data_ranks: list[int] = []
         self.data_parallel_size = 0
 
@@ -198,6 +207,7 @@ class TrainerGroup:
         self._actors = [actor.options(**o).remote(self._spec, rank) for rank, o in enumerate(self._options)]
         deadline = self._spec.deadlines.start
         self._call("check_plugins", [()] * len(self._actors), deadline)
+        self._watch(self._call("place", [()] * len(self._actors), deadline))
         host, port = gather([self._actors[0].prepare.remote()], self._names(1), what="start", deadline_s=deadline)[0]
         places = self._call("start", [(host, port)] * len(self._actors), deadline)
         self._data_ranks = [rank for rank, _ in places]
@@ -241,6 +251,17 @@ class TrainerGroup:
         """Undo `sleep`."""
         self._call("wake", [()] * len(self._actors), self._spec.deadlines.train)
 
+    def check(self) -> None:
+        """Return at once when all ranks on this node are alive; to be asked regularly.
+
+        Raises:
+            TrainerError: names a rank that has ended, or has been stopped for too long.
+        """
+        for vital in self._vitals.values():
+            trouble = vital.trouble()
+            if trouble is not None:
+                raise TrainerError(trouble)
+
     def close(self) -> None:
         """Orderly end of all ranks; those that do not follow are killed. Safe after a failed start."""
         import ray
@@ -251,10 +272,26 @@ class TrainerGroup:
             ray.wait(refs, num_returns=len(refs), timeout=self._spec.deadlines.stop)
         for actor in actors:
             ray.kill(actor, no_restart=True)
+        vitals, self._vitals = self._vitals, {}
+        for vital in vitals.values():
+            vital.kill()  # Ray asks a process to end itself, which one that is stopped cannot
+            vital.close()
+
+    def _watch(self, places: Sequence[tuple[str, int]]) -> None:
+        """Look after the ranks on this node; those on others are missed at the deadline of a call."""
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        limit = self._spec.deadlines.health
+        self._vitals = {
+            name: Vital(name, pid, limit)
+            for name, (node, pid) in zip(self._names(len(places)), places, strict=True)
+            if node == here
+        }
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Any]:
         refs = [getattr(actor, method).remote(*args) for actor, args in zip(self._actors, arguments, strict=True)]
-        return gather(refs, self._names(len(refs)), what=method, deadline_s=deadline_s)
+        return gather(refs, self._names(len(refs)), what=method, deadline_s=deadline_s, vitals=self._vitals)
 
     def _names(self, count: int) -> list[str]:
         return [f"trainer rank {rank}" for rank in range(count)]
