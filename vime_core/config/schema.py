@@ -167,13 +167,17 @@ class AcceleratorConfig(ComponentConfig):
     """CPU cores the run may use; those this process may run on when null."""
 
 
+def _everything() -> list[str]:
+    return ["*"]
+
+
 @dataclass(kw_only=True)
 class RewardConfig(ComponentConfig):
     """Base of a reward's settings."""
 
     weight: float = 1.0
     """Factor in the sum of several rewards."""
-    data_sources: list[str] = field(default_factory=lambda: ["*"])
+    data_sources: list[str] = field(default_factory=_everything)
     """Rows it judges, as glob patterns of their `data_source`: `[math*, gsm8k]`. Others are left to other rewards."""
     workers: int | None = option(None, low=1)
     """Scoring processes of its own, each asked about one sample at a time: for a reward that waits, for a network or a

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 """One of these holds the vocabulary. Without any, transformers makes an empty tokenizer and says nothing."""
 
+MARK = "[[response]]"
+"""Stands for a response where only what follows it is wanted."""
+
 
 class Tokenizer:
     """The tokenizer of a model folder. Nothing is downloaded and no code of the folder is run.
@@ -53,6 +56,18 @@ class Tokenizer:
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise DataError(f"the chat template of {self._path} refuses the messages: {error}") from error
         return str(text)
+
+    def render_turn(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text from the end of a response to the begin of the next: end of turn, `messages`, generation prompt.
+
+        Raises:
+            ModelError: when there is no chat template.
+            DataError: when the template refuses the messages, or does not show a response as it is.
+        """
+        rendered = self.render([{"role": "user", "content": "?"}, {"role": "assistant", "content": MARK}, *messages])
+        if rendered.count(MARK) != 1:
+            raise DataError(f"the chat template of {self._path} does not show a response once: it is for one turn only")
+        return rendered.partition(MARK)[2]
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """[P] token ids of a chat, generation prompt included; errors as `render`."""

@@ -191,7 +191,7 @@ class TrainBackend(Protocol):
 
 
 class Generator(Protocol):
-    """Token-in/token-out generation, handed to rollout functions."""
+    """Token-in/token-out generation."""
 
     async def generate(
         self, token_ids: Sequence[int], params: SamplingParams, *, engine: str | None = None
@@ -315,13 +315,50 @@ class RolloutRecord(Protocol):
         ...
 
 
+class RolloutTools(Generator, Protocol):
+    """What a rollout function works with: the engines, the tokenizer, and the rewards."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; special tokens only where the text spells them out."""
+        ...
+
+    def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text, without special tokens unless they are wanted."""
+        ...
+
+    def next_turn(self, response_ids: Sequence[int], messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """What comes between a response and the next one, as the chat template has it.
+
+        Args:
+            response_ids: [R] the response so far. Its end-of-turn token is not repeated, and added when it lacks one.
+            messages: `role` and `content` of what is said to the policy.
+
+        Returns:
+            Token ids: end of turn, the messages, and the begin of the policy's next turn.
+        """
+        ...
+
+    async def check(self, sample: Sample, prompt: Prompt) -> Verdict:
+        """What the rewards of the run say of a sample as it is so far; leaves the sample as it is.
+
+        Raises:
+            RewardError: when scoring cannot go on. A reward that fails here gives the status `timeout` or `error`.
+        """
+        ...
+
+
 class RolloutFunction(Protocol):
     """How one prompt becomes samples; owns turn structure and loss masks."""
 
     async def run(
-        self, prompt: Prompt, group_id: str, params: Sequence[SamplingParams], generator: Generator
+        self, prompt: Prompt, group_id: str, params: Sequence[SamplingParams], tools: RolloutTools
     ) -> list[Sample]:
-        """One sample for each of `params`, index by position. Verdicts are left to the rewards."""
+        """One sample for each of `params`, index by position. Verdicts are left to the rewards.
+
+        A sample is one sequence of tokens, whatever its turns: tokens that the policy did not choose have `loss_mask`
+        False and log-prob 0, and the policy version of those around them. All its turns together have at most
+        `max_tokens` tokens, so that the sequence fits the model.
+        """
         ...
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vime_core.config.schema import RolloutConfig
     from vime_core.plugins.interfaces import Filter, Generator, PromptSource, RolloutFunction
-    from vime_core.rollout.groups import Decoder, Scorer
+    from vime_core.rollout.tools import Scorer, Text
     from vime_core.types import Group, Prompt
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Collector:
         function: RolloutFunction,
         generator: Generator,
         scorer: Scorer,
-        tokenizer: Decoder,
+        tokenizer: Text,
         filters: Sequence[Filter],
         config: RolloutConfig,
         seed: int,

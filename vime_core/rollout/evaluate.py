@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vime_core.data.config import FilesConfig
     from vime_core.data.tokenizer import Tokenizer
     from vime_core.plugins.interfaces import Generator, RolloutFunction
-    from vime_core.rollout.groups import Decoder, Scorer
+    from vime_core.rollout.tools import Scorer, Text
     from vime_core.types import Group, Prompt
 
 
@@ -72,7 +72,7 @@ class Evaluator:
         function: RolloutFunction,
         generator: Generator,
         scorer: Scorer,
-        tokenizer: Decoder,
+        tokenizer: Text,
         config: RolloutConfig,
         seed: int,
         stop_token_ids: Sequence[int],

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from vime_core.rollout.checks import check_group, check_sample, check_verdicts
+from vime_core.rollout.tools import Tools
 from vime_core.types import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from vime_core.plugins.interfaces import Generator, RolloutFunction
-    from vime_core.types import Prompt, Sample, SamplingParams, Verdict
-
-
-class Scorer(Protocol):
-    """Judges samples, each within a time limit of its own."""
-
-    async def score(self, samples: Sequence[Sample], prompt: Prompt) -> list[Verdict]:
-        """One verdict for each sample, in order."""
-        ...
-
-
-class Decoder(Protocol):
-    """Tokens to text."""
-
-    def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text, without special tokens unless they are wanted."""
-        ...
+    from vime_core.rollout.tools import Scorer, Text
+    from vime_core.types import Prompt, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +24,7 @@ class GroupMaker:
     function: RolloutFunction
     generator: Generator
     scorer: Scorer
-    tokenizer: Decoder
+    tokenizer: Text
 
     async def generate(
         self,
@@ -55,7 +41,8 @@ class GroupMaker:
             EngineError: when a response is not whole or not of `policy_version`.
             PluginError: when the rollout function returns other samples than asked for.
         """
-        group = Group(group_id, prompt, await self.function.run(prompt, group_id, params, self.generator))
+        tools = Tools(self.generator, self.scorer, self.tokenizer)
+        group = Group(group_id, prompt, await self.function.run(prompt, group_id, params, tools))
         check_group(group, len(params))
         for sample in group.samples:
             check_sample(sample, policy_version, logprobs=logprobs)

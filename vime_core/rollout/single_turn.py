@@ -12,7 +12,7 @@ from vime_core.types import Sample
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vime_core.plugins.interfaces import Generator
+    from vime_core.plugins.interfaces import RolloutTools
     from vime_core.rollout.config import SingleTurnConfig
     from vime_core.types import Prompt, SamplingParams
 
@@ -24,13 +24,13 @@ class SingleTurn:
         self.config = config
 
     async def run(
-        self, prompt: Prompt, group_id: str, params: Sequence[SamplingParams], generator: Generator
+        self, prompt: Prompt, group_id: str, params: Sequence[SamplingParams], tools: RolloutTools
     ) -> list[Sample]:
         """One sample for each of `params`, generated at the same time."""
         prompt_ids = np.array(prompt.token_ids, dtype=np.int64)
 
         async def sample(index: int) -> Sample:
-            completion = await generator.generate(prompt.token_ids, params[index])
+            completion = await tools.generate(prompt.token_ids, params[index])
             return Sample(
                 prompt_id=prompt.id,
                 group_id=group_id,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vime_core.types import Completion, VersionSpan
+from vime_core.types import Completion, Verdict, VersionSpan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from vime_core.types import Prompt, Sample, SamplingParams, Verdict
+    from vime_core.types import Prompt, Sample, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,34 @@ class ScriptedScorer:
 
 
 @dataclass
+class ScriptedTools(ScriptedGenerator):
+    """Implements `RolloutTools`: text has one token a byte, so that all of its ids are below 256."""
+
+    verdict: Callable[[Sample, Prompt], Verdict] = lambda sample, prompt: Verdict(0.0, "wrong")
+    """What `check` says."""
+    checked: list[Sample] = field(default_factory=list)
+    """What `check` was asked about."""
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of the text."""
+        return list(text.encode())
+
+    def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text; ids that are no bytes are left out."""
+        return bytes(token for token in map(int, token_ids) if token < 256).decode(errors="replace")
+
+    def next_turn(self, response_ids: Sequence[int], messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """A line for each message, and one that opens the next turn."""
+        return self.encode("".join(f"\n{message['role']}: {message['content']}" for message in messages) + "\n")
+
+    async def check(self, sample: Sample, prompt: Prompt) -> Verdict:
+        """What the script says."""
+        self.checked.append(sample)
+        await asyncio.sleep(0)
+        return self.verdict(sample, prompt)
+
+
+@dataclass
 class ListSource:
     """Implements `PromptSource` over given prompts, in their order."""
 
@@ -118,3 +146,11 @@ class NumberTokenizer:
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The numbers, separated by spaces."""
         return " ".join(str(int(token)) for token in token_ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The other way round."""
+        return [[int(number) for number in text.split()] for text in texts]
+
+    def render_turn(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """0 ends a turn, 1 begins a message and 2 the next response; contents are numbers too."""
+        return " ".join(["0", *(f"1 {message['content']}" for message in messages), "2"])

@@ -6,7 +6,19 @@ import numpy as np
 
 from vime_core.errors import EngineError
 from vime_core.rollout.single_turn import SingleTurn
-from vime_core.types import Verdict
+from vime_core.types import Verdict, VersionSpan
+
+
+def inject(sample, token_ids, logprob):
+    """The sample with tokens behind it that the policy did not choose."""
+    length = len(sample.response_ids) + len(token_ids)
+    return replace(
+        sample,
+        response_ids=np.concatenate([sample.response_ids, token_ids]),
+        loss_mask=np.concatenate([sample.loss_mask, np.zeros(len(token_ids), np.bool_)]),
+        rollout_logprobs=np.concatenate([sample.rollout_logprobs, np.full(len(token_ids), logprob, np.float32)]),
+        policy_versions=(VersionSpan(sample.policy_versions[0].version, 0, length),),
+    )
 
 
 class Good(SingleTurn):
@@ -41,6 +53,31 @@ class Judges(Good):
     async def run(self, prompt, group_id, params, generator):
         samples = await super().run(prompt, group_id, params, generator)
         return [replace(sample, verdict=Verdict(1.0, "correct")) for sample in samples]
+
+
+class NeedsAVerdict(Good):
+    """test_samples_are_whole_whatever_the_rewards_say: leaves out samples that could not be checked."""
+
+    async def run(self, prompt, group_id, params, generator):
+        samples = await super().run(prompt, group_id, params, generator)
+        verdicts = [await generator.check(sample, prompt) for sample in samples]
+        return [sample for sample, verdict in zip(samples, verdicts, strict=True) if verdict.status != "timeout"]
+
+
+class TalksOn(Good):
+    """test_there_is_one_whole_sample_for_each_parameter: injects more text than fits."""
+
+    async def run(self, prompt, group_id, params, generator):
+        samples = await super().run(prompt, group_id, params, generator)
+        return [inject(sample, generator.encode("Think again! " * 100), 0.0) for sample in samples]
+
+
+class HintsWithoutLogprobs(Good):
+    """test_there_is_one_whole_sample_for_each_parameter: nan as the log-prob of injected tokens."""
+
+    async def run(self, prompt, group_id, params, generator):
+        samples = await super().run(prompt, group_id, params, generator)
+        return [inject(sample, generator.encode("Hint"), np.nan) for sample in samples]
 
 
 class TrainsOnTheHint(Good):
