@@ -109,17 +109,28 @@ class World:
         return [sys.executable, "-m", "vime_core.cli", "train", *settings, *overrides]
 
     def start(self, *overrides: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            self.command(*overrides),
-            env={**os.environ, "PYTHONPATH": str(self.site.folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        return self.launch(self.command(*overrides))
 
     def run(self, *overrides: str) -> Finished:
-        process = self.start(*overrides)
+        return self.finish(self.start(*overrides))
+
+    def vime(self, *arguments: str, **popen) -> Finished:
+        """Any command."""
+        return self.finish(self.launch([sys.executable, "-m", "vime_core.cli", *arguments], **popen))
+
+    def launch(self, command: list[str], **popen) -> subprocess.Popen:
+        paths = [str(self.site.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            text=True,
+            start_new_session=True,
+            **(streams | popen),
+        )
+
+    @staticmethod
+    def finish(process: subprocess.Popen) -> Finished:
         try:
             output, _ = process.communicate(timeout=RUN_DEADLINE_S)
         except subprocess.TimeoutExpired:
