@@ -23,7 +23,6 @@ CONTROL_DEADLINE_S = 120.0
 """For an engine to pause, resume or abort: it first finishes the step that it computes."""
 DEATH_PATIENCE_S = 5.0
 """A broken connection is told as the death of an engine when one is noticed within this time."""
-ROUTER_POLL_S = 0.2
 ABORT_POLL_S = 0.2
 
 
@@ -86,6 +85,14 @@ class Requests:
                     f"logs in {self._context.log_folder}"
                 )
 
+    def check(self) -> None:
+        """Return when nothing has died; from any thread.
+
+        Raises:
+            EngineError: names what has, and why.
+        """
+        self._watch.check()
+
     async def close(self) -> None:
         """Fail what is in flight and close the connections."""
         self._watch.report("the rollout backend was closed")
@@ -118,6 +125,6 @@ class Requests:
             self._watch.report(death)
 
     async def _watch_router(self) -> None:
-        while (death := self._router.death()) is None:
-            await asyncio.sleep(ROUTER_POLL_S)
-        self._watch.report(death)
+        death = await asyncio.to_thread(self._router.watch)
+        if death is not None:
+            self._watch.report(death)

@@ -10,8 +10,8 @@ from vime_core.cluster.guard import GuardedProcess
 from vime_core.errors import DeadlineError, EngineError
 from vime_vllm.command import router_command, router_environment
 from vime_vllm.http import get_status
-from vime_vllm.logs import LINES, cause_in
 from vime_vllm.ports import HOST, free_port
+from vime_vllm.vitals import PROBE_DEADLINE_S, Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vime_core.plugins.interfaces import RolloutContext
 
 POLL_S = 0.05
-PROBE_DEADLINE_S = 5.0
 REFUSED = 401
 ANSWER_S = 60.0
 """The router's patience with an engine, beyond the driver's own, which is the one that users see."""
@@ -34,6 +33,7 @@ class Router:
         self._port = free_port()
         self._log = context.log_folder / "router.log"
         self._process: GuardedProcess | None = None
+        self._vitals: Vitals
         self._closing = threading.Event()
 
     @property
@@ -51,6 +51,8 @@ class Router:
             deadline_s=self._context.generate_deadline + ANSWER_S,
         )
         self._process = GuardedProcess(command, env=router_environment(), log=self._log, keeper=self._context.keeper)
+        limit = self._context.health_deadline
+        self._vitals = Vitals("the router", self._process, self._log, self._is_awake, limit)
         self._process.start()
 
     def wait_ready(self) -> None:
@@ -80,17 +82,12 @@ class Router:
         Raises:
             EngineError: names its exit status and the cause in its log.
         """
-        if (death := self.death()) is not None:
+        if (death := self._vitals.death()) is not None:
             raise EngineError(death)
 
-    def death(self) -> str | None:
-        """What is known of its end, or None while it runs."""
-        status = self._process.poll() if self._process else None
-        if self._process is None or status is None:
-            return None
-        return (
-            f"the router ended with exit status {status}: {cause_in(self._process.log_tail(LINES))} (log: {self._log})"
-        )
+    def watch(self) -> str | None:
+        """Return when it ends or is silent for too long: what is known of it; None when it was meant to end."""
+        return self._vitals.watch(self._closing)
 
     def stop(self) -> None:
         """End it; safe to call twice."""
@@ -103,6 +100,10 @@ class Router:
         if answer == REFUSED:
             raise EngineError(f"the router refused the run's key: no engine accepted it (log: {self._log})")
         return answer == 200
+
+    def _is_awake(self) -> bool:
+        """Asked without the key, it answers by itself; with it, it may have to ask an engine."""
+        return self._status(key=None) is not None
 
     def _status(self, key: str | None) -> int | None:
         return get_status(f"{self.url}/health", key, deadline_s=PROBE_DEADLINE_S)
