@@ -64,7 +64,7 @@ def test_the_help_of_train_lists_the_choices(capsys, site):
             ["plugins", "lst"],
             "vime plugins: argument action: invalid choice: 'lst' (choose from 'list', 'show', 'check')",
         ),
-        (["config", "lr=1", *OVERRIDES], "unknown key lr; did you mean train.lr?"),
+        (["config", "lr=1", *OVERRIDES], "unknown key lr (command line); did you mean train.lr?"),
         (
             ["train", *OVERRIDES],
             "required but not set: data.train, model.path; add data.train=<value> model.path=<value>",
@@ -227,7 +227,7 @@ def test_a_run_that_fails_ends_the_series_with_its_status(site):
 def test_no_job_starts_when_one_of_them_is_wrong(site):
     done = run_train(site, "train.steps=1,-2", "-m", code='print("RUN", flush=True)')
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: train.steps=-2: must be at least 0\n"
+    assert done.stderr == "error: train.steps=-2 (command line): must be at least 0\n"
 
 
 def test_a_run_ended_by_a_signal_has_the_status_of_a_shell(site):

@@ -45,7 +45,7 @@ def test_several_components_of_a_kind_live_by_name(acme):
 
 
 def test_held_out_sets_need_no_plus(acme):
-    config = acme(*PATHS, "evals.gsm8k.path=/e.parquet", "evals.gsm8k.samples_per_prompt=4").config
+    config = acme(*PATHS, "eval.every=5", "evals.gsm8k.path=/e.parquet", "evals.gsm8k.samples_per_prompt=4").config
     assert (config.evals["gsm8k"].path, config.evals["gsm8k"].samples_per_prompt) == ("/e.parquet", 4)
 
 
@@ -123,7 +123,13 @@ def test_every_value_has_a_provenance_and_what_is_missing_is_known(acme):
 
 def test_a_saved_configuration_composes_to_itself_and_can_be_changed(acme, tmp_path):
     first = acme(
-        *PATHS, "reward=[acme]", "evals.a.path=/e", "train.layers=[1,2]", "run.name='x: y'", "rollout.memory_gib=2"
+        *PATHS,
+        "reward=[acme]",
+        "evals.a.path=/e",
+        "eval.every=5",
+        "train.layers=[1,2]",
+        "run.name='x: y'",
+        "rollout.memory_gib=2",
     )
     saved = tmp_path / "saved" / "config.yaml"
     saved.parent.mkdir()
@@ -210,7 +216,9 @@ def test_composing_leaves_nothing_behind(acme):
 
 
 def test_what_is_printed_is_the_tree(acme):
-    composed = acme("run.name='a # b'", "train.layers=[1,2]", "evals.a.path='null'", "rollout.memory_gib=1e-3")
+    composed = acme(
+        "run.name='a # b'", "train.layers=[1,2]", "eval.every=5", "evals.a.path='null'", "rollout.memory_gib=1e-3"
+    )
     assert yaml.safe_load(render(composed.tree, composed.provenance)) == composed.tree
     assert yaml.safe_load(render(composed.tree)) == composed.tree
     text = render(composed.tree, composed.provenance)

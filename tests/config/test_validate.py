@@ -40,9 +40,9 @@ def needs(rollout_logprobs: bool) -> Needs:
 
 
 def test_the_longest_sample_must_fit_the_model():
-    check_lengths(with_rollout(max_prompt_tokens=60, max_response_tokens=40), GEOMETRY)
+    check_lengths(with_rollout(max_prompt_tokens=60, max_response_tokens=40), GEOMETRY, {})
     with pytest.raises(ConfigError) as caught:
-        check_lengths(with_rollout(max_prompt_tokens=60, max_response_tokens=41), GEOMETRY)
+        check_lengths(with_rollout(max_prompt_tokens=60, max_response_tokens=41), GEOMETRY, {})
     assert "max_prompt_tokens=60 plus rollout.max_response_tokens=41 are 101 tokens, but the model has 100" in str(
         caught.value
     )
@@ -50,10 +50,10 @@ def test_the_longest_sample_must_fit_the_model():
 
 @pytest.mark.parametrize(("settings", "fault"), [({"top_p": 0.9}, "top_p=0.9"), ({"top_k": 20}, "top_k=20")])
 def test_rollout_logprobs_of_a_truncated_distribution_are_refused(settings, fault):
-    check_sampling(with_rollout(**settings), needs(rollout_logprobs=False))
-    check_sampling(with_rollout(), needs(rollout_logprobs=True))
+    check_sampling(with_rollout(**settings), needs(rollout_logprobs=False), {})
+    check_sampling(with_rollout(), needs(rollout_logprobs=True), {})
     with pytest.raises(ConfigError, match=fault):
-        check_sampling(with_rollout(**settings), needs(rollout_logprobs=True))
+        check_sampling(with_rollout(**settings), needs(rollout_logprobs=True), {})
 
 
 def test_a_model_folder_is_checked_with_the_families_there_are(site, acme, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -133,10 +134,8 @@ def test_one_entry_point_of_two_distributions_is_a_warning_until_it_is_selected(
 def test_an_unknown_name_is_exit_2_with_the_closest(world, capsys):
     install(world, reward())
     status, [line] = run(capsys, "reward=exrta")
-    assert (status, line.split("; blocked")[0]) == (
-        2,
-        "error: unknown reward 'exrta'; there are acme, extra; did you mean extra?",
-    )
+    assert status == 2
+    assert re.match(r"error: unknown reward 'exrta'; there are acme, extra\b.*; did you mean extra\?; blocked: ", line)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,8 @@ def test_a_blocked_plugin_is_not_imported_and_cannot_be_selected(world, capsys, 
     assert run(capsys, *block) == (0, [])
     status, [line] = run(capsys, "reward=extra", *block)
     assert status == 2
-    assert line.startswith("error: unknown reward 'extra'; there are acme; blocked: extra (extra-dist 1.0), ")
+    assert line.startswith("error: unknown reward 'extra'; there are acme")
+    assert "; blocked: extra (extra-dist 1.0), " in line
 
 
 def test_a_broken_unrelated_plugin_changes_nothing_but_one_warning(tmp_path):

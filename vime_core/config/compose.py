@@ -17,6 +17,7 @@ from vime_core.config.saved import SavedConfig
 from vime_core.config.slots import FILE_GROUPS
 from vime_core.config.sources import DEFAULT, leaves, provenance, read_yaml
 from vime_core.config.typed import TypedTree
+from vime_core.config.unused import check_unused
 from vime_core.config.validate import check_rollout, check_settings, check_sync
 from vime_core.errors import ConfigError
 from vime_core.plugins.auto import has_engines
@@ -119,14 +120,15 @@ def compose(
 def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_available: bool) -> ComposedConfig:
     origins = provenance(merged.sources)
     placement = TypedTree({}, [], origins).fill({"placement": merged.tree.get("placement")})
-    check_limits(placement)
+    check_limits(placement, origins)
     components = choose_components(plugins, merged, origins, require_available=require_available)
     evals = merged.tree.get("evals")
     typed = TypedTree(components.configs, [*evals] if isinstance(evals, dict) else [], origins).fill(merged.tree)
-    check_limits(typed)
+    check_limits(typed, origins)
     origins |= _leave_out_data(typed, components.chosen)
-    check_settings(cast("Config", typed))
-    check_rollout(cast("Config", typed), components.chosen)
+    check_unused(typed, components.chosen, origins, merged.sources)
+    check_settings(cast("Config", typed), origins)
+    check_rollout(cast("Config", typed), components.chosen, origins)
     check_sync(cast("Config", typed), components.chosen)
     keys = [key for key, _ in leaves(OmegaConf.to_container(typed))]
     told = {key: origins.get(key, DEFAULT) for key in keys}

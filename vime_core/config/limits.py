@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from vime_core.config.sources import where_from
 from vime_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-def check_limits(config: DictConfig) -> None:
+def check_limits(config: DictConfig, provenance: Mapping[str, str]) -> None:
     """Check every value of a typed tree; missing ones and null are left out.
+
+    Args:
+        config: typed tree.
+        provenance: full key -> where its value came from, for messages.
 
     Raises:
         ConfigError: names key, value and what is allowed.
@@ -24,7 +29,7 @@ def check_limits(config: DictConfig) -> None:
     for key, value, limits in _limited(config, ""):
         fault = _fault(value, limits)
         if fault:
-            raise ConfigError(f"{key}={value}: must be {fault}")
+            raise ConfigError(f"{key}={value}{where_from(provenance, key)}: must be {fault}")
 
 
 def missing_keys(config: DictConfig) -> list[str]:

@@ -98,7 +98,8 @@ def _source(item: Any, folders: Sequence[Path], saved: SavedConfig | None) -> So
     if saved is not None and item.config_path == SAVED:
         node = ConfigStore.instance().load(f"{SAVED}.yaml").node
         content = cast("dict[str, Any]", OmegaConf.to_container(node))
-        return Source(saved.label, dict(leaves({key: content[key] for key in content if key != "defaults"})))
+        kept = dict(leaves({key: content[key] for key in content if key != "defaults"}))
+        return Source(saved.label, kept, is_saved=True)
     return config_source(item.config_path, item.package or "", folders)
 
 

@@ -32,6 +32,8 @@ class Source:
     """What people call it."""
     content: Mapping[str, Any]
     """Full keys of leaves -> values."""
+    is_saved: bool = False
+    """Whether it is the whole configuration of an earlier run."""
 
 
 def config_source(config_path: str, package: str, folders: Sequence[Path]) -> Source:
@@ -68,6 +70,13 @@ def provenance(sources: Sequence[Source]) -> dict[str, str]:
                 found.pop(above, None)
             found[key] = source.label
     return found
+
+
+def where_from(provenance: Mapping[str, str], key: str) -> str:
+    """For messages: ` (label)` of what set a key, or else something below it; empty when nothing did."""
+    below = (label for name, label in provenance.items() if name.startswith(f"{key}."))
+    label = provenance.get(key) or next(below, None)
+    return f" ({label})" if label else ""
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vime_core.config import schema
 from vime_core.config.slots import NAMED_SECTIONS
-from vime_core.config.sources import COMMAND_LINE, DEFAULT, leaves
+from vime_core.config.sources import leaves, where_from
 from vime_core.errors import ConfigError
 
 TYPE_NAMES: Mapping[Any, str] = {
@@ -87,9 +87,7 @@ class TypedTree:
             raise ConfigError(f"{key}={shown}{self._origin(key)}: must be {wanted}") from error
 
     def _origin(self, key: str) -> str:
-        below = (label for name, label in self._provenance.items() if name.startswith(f"{key}."))
-        label = self._provenance.get(key) or next(below, DEFAULT)
-        return "" if label in (COMMAND_LINE, DEFAULT) else f" ({label})"
+        return where_from(self._provenance, key)
 
     def _unknown(self, node: DictConfig, key: str) -> str:
         path, _, name = key.rpartition(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vime_core.config.sources import DEFAULT, where_from
 from vime_core.errors import ConfigError, PluginError
 from vime_core.models.hf import LocalModel, inspect_model
 from vime_core.plugins.auto import has_engines, sync_misfit
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from vime_core.plugins.registration import Registered
 
 
-def check_settings(config: Config) -> None:
+def check_settings(config: Config, provenance: Mapping[str, str]) -> None:
     """Check what the configuration alone can tell.
+
+    Args:
+        config: every required value may be missing.
+        provenance: full key -> where its value came from, for messages.
 
     Raises:
         ConfigError: names the keys, their values and a remedy.
@@ -32,16 +37,18 @@ def check_settings(config: Config) -> None:
         raise ConfigError("no reward is chosen; choose one with reward=[<name>]")
     if config.eval.every and not config.evals:
         raise ConfigError(
-            f"eval.every={config.eval.every}, but there is no held-out set; add one with evals.<name>.path=<file>"
+            f"eval.every={config.eval.every}{where_from(provenance, 'eval.every')}, but there is no held-out set; add "
+            "one with evals.<name>.path=<file>"
         )
     if config.resume.mode == "must" and config.resume.run is None:
-        raise ConfigError("resume.mode=must needs the run folder to continue: add resume.run=<folder>")
-    if config.train.lr_schedule == "constant" and config.train.lr_min:
+        origin = where_from(provenance, "resume.mode")
+        raise ConfigError(f"resume.mode=must{origin} needs the run folder to continue: add resume.run=<folder>")
+    if config.evals and provenance.get("eval.every", DEFAULT) == DEFAULT:
         raise ConfigError(
-            f"train.lr_min={config.train.lr_min:g} is not used by train.lr_schedule=constant; choose "
-            "train.lr_schedule=linear or cosine, or leave it out"
+            f"evals.{next(iter(config.evals))}{where_from(provenance, 'evals')} is never used: set eval.every=<steps>, "
+            "or eval.every=0 to leave it out"
         )
-    _check_batch(config)
+    _check_batch(config, provenance)
 
 
 def check_sync(config: Config, components: Mapping[str, Registered]) -> None:
@@ -64,7 +71,7 @@ def check_sync(config: Config, components: Mapping[str, Registered]) -> None:
             raise PluginError(f"sync={entry.name} {misfit}; sync={AUTO} takes one that fits")
 
 
-def check_rollout(config: Config, components: Mapping[str, Registered]) -> None:
+def check_rollout(config: Config, components: Mapping[str, Registered], provenance: Mapping[str, str]) -> None:
     """Check that what a rollout backend without engines cannot give is not asked for.
 
     Raises:
@@ -75,7 +82,8 @@ def check_rollout(config: Config, components: Mapping[str, Registered]) -> None:
         return
     if config.eval.every:
         raise ConfigError(
-            f"eval.every={config.eval.every} needs engines, and rollout={rollout.name} has none; set eval.every=0"
+            f"eval.every={config.eval.every}{where_from(provenance, 'eval.every')} needs engines, and "
+            f"rollout={rollout.name} has none; set eval.every=0"
         )
     if isinstance(train, TrainBackendEntry) and not train.trains:
         raise ConfigError(
@@ -83,7 +91,7 @@ def check_rollout(config: Config, components: Mapping[str, Registered]) -> None:
         )
 
 
-def check_lengths(config: Config, geometry: ModelGeometry) -> None:
+def check_lengths(config: Config, geometry: ModelGeometry, provenance: Mapping[str, str]) -> None:
     """Check that the longest sample fits the model.
 
     Raises:
@@ -93,13 +101,29 @@ def check_lengths(config: Config, geometry: ModelGeometry) -> None:
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     if longest > geometry.max_positions:
         raise ConfigError(
-            f"rollout.max_prompt_tokens={rollout.max_prompt_tokens} plus rollout.max_response_tokens="
-            f"{rollout.max_response_tokens} are {longest} tokens, but the model has {geometry.max_positions} positions "
-            "(max_position_embeddings in its config.json); lower one of them"
+            f"{_told('rollout.max_prompt_tokens', rollout.max_prompt_tokens, provenance)} plus "
+            f"{_told('rollout.max_response_tokens', rollout.max_response_tokens, provenance)} are {longest} tokens, "
+            f"but the model has {geometry.max_positions} positions (max_position_embeddings in its config.json); lower "
+            "one of them"
         )
 
 
-def check_sampling(config: Config, needs: Needs) -> None:
+def check_parallel(config: Config, geometry: ModelGeometry, provenance: Mapping[str, str]) -> None:
+    """Check that the engines can share out the model.
+
+    Raises:
+        ConfigError: names key, value and what divides.
+    """
+    size = config.rollout.tensor_parallel_size
+    if geometry.num_heads % size:
+        fitting = [number for number in range(1, geometry.num_heads + 1) if not geometry.num_heads % number]
+        raise ConfigError(
+            f"{_told('rollout.tensor_parallel_size', size, provenance)} does not divide the model's "
+            f"{geometry.num_heads} attention heads; choose one of {', '.join(map(str, fitting))}"
+        )
+
+
+def check_sampling(config: Config, needs: Needs, provenance: Mapping[str, str]) -> None:
     """Check that rollout log-probs mean what the algorithm takes them for.
 
     Under top-p and top-k an engine's log-probs are those of a truncated distribution, which the trainer's are not.
@@ -111,21 +135,24 @@ def check_sampling(config: Config, needs: Needs) -> None:
     if needs.rollout_logprobs and (rollout.top_p < 1 or rollout.top_k > 0):
         raise ConfigError(
             f"algorithm={config.algorithm.name} takes the rollout's log-probs as those of the behaviour policy; with "
-            f"rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k} they are not: set rollout.top_p=1 "
-            "rollout.top_k=-1, or let the trainer compute them"
+            f"{_told('rollout.top_p', f'{rollout.top_p:g}', provenance)} and "
+            f"{_told('rollout.top_k', rollout.top_k, provenance)} they are not: set rollout.top_p=1 rollout.top_k=-1, "
+            "or let the trainer compute them"
         )
 
 
 def check_model(composed: ComposedConfig) -> LocalModel:
-    """Check the model folder, and that the longest sample fits the model.
+    """Check the model folder, that the longest sample fits the model, and that engines can share it out.
 
     Raises:
-        ConfigError: when a sample can be longer than the model allows.
+        ConfigError: when it does not fit.
         ModelError: when the folder is incomplete or of no known family.
     """
     config = composed.config
     model = inspect_model(Path(config.model.path), families(composed), config.model.name)
-    check_lengths(config, model.geometry)
+    check_lengths(config, model.geometry, composed.provenance)
+    if has_engines(composed.components["rollout"].entry):
+        check_parallel(config, model.geometry, composed.provenance)
     return model
 
 
@@ -138,12 +165,17 @@ def families(composed: ComposedConfig) -> dict[str, ModelFamily]:
     return {name: registered.build() for name, registered in entries.items() if not registered.unavailable()}
 
 
-def _check_batch(config: Config) -> None:
+def _told(key: str, value: object, provenance: Mapping[str, str]) -> str:
+    return f"{key}={value}{where_from(provenance, key)}"
+
+
+def _check_batch(config: Config, provenance: Mapping[str, str]) -> None:
     prompts, updates = config.rollout.prompts_per_step, config.algorithm.updates_per_rollout
     if prompts % updates:
         below, above = prompts // updates * updates, (prompts // updates + 1) * updates
         near = " or ".join(str(number) for number in (below, above) if number)
         raise ConfigError(
-            f"rollout.prompts_per_step={prompts} does not divide into algorithm.updates_per_rollout={updates} equal "
-            f"updates; set rollout.prompts_per_step={near}"
+            f"{_told('rollout.prompts_per_step', prompts, provenance)} does not divide into "
+            f"{_told('algorithm.updates_per_rollout', updates, provenance)} equal updates; set "
+            f"rollout.prompts_per_step={near}"
         )
