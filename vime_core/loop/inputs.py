@@ -80,7 +80,7 @@ def prepare(composed: ComposedConfig) -> Inputs:
     accelerator: Accelerator = components["accelerator"].build(config.accelerator)
     model = check_model(composed)
     algorithm: Algorithm = components["algorithm"].build(config.algorithm)
-    check_sampling(config, algorithm.needs())
+    check_sampling(config, algorithm.needs(), composed.provenance)
     tokenizer = Tokenizer(model.path, config.model.chat_template)
     limit = config.rollout.max_prompt_tokens
     keys = config.data if isinstance(config.data, FilesConfig) else FilesConfig()
