@@ -218,6 +218,16 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Where a process of the run lives; plain data."""
+
+    address: str
+    """IP address to listen on: loopback when all of the run is on one host, else the node's own."""
+    keeper: str
+    """Address of the node's keeper, for `vime_core.cluster.keeper.KeeperClient`."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineEndpoint:
     """How to reach one running engine, for sync strategies; plain data."""
 
@@ -226,8 +236,8 @@ class EngineEndpoint:
     """Base URL of the engine's own server, not of the router."""
     key: str
     """The run's key: sent as `Authorization: Bearer <key>`."""
-    node: str
-    """Ray node id."""
+    host: str
+    """Equal to another process's `vime_core.cluster.hosts.memory_identity()` just when both share /dev/shm."""
     devices: tuple[str, ...] = ()
     """Device UUIDs; empty on the CPU."""
 

@@ -8,7 +8,11 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime_core.accelerators.network import collective_environment
 from vime_core.cluster.calls import gather
+from vime_core.cluster.hosts import interface_of
+from vime_core.cluster.keeper import KeeperClient
+from vime_core.cluster.nodes import differences
 from vime_core.cluster.witness import Vital
 from vime_core.errors import PluginError, TrainerError
 from vime_core.plugins.interfaces import TrainContext
@@ -25,7 +29,15 @@ if TYPE_CHECKING:
     from vime_core.config.schema import AcceleratorConfig, AlgorithmConfig, DeadlineConfig, SyncConfig, TrainConfig
     from vime_core.models.geometry import ModelGeometry, TensorRule
     from vime_core.plugins.interfaces import Algorithm, SyncStrategy, TrainBackend
-    from vime_core.types import EngineEndpoint, Float32Array, MicroBatch, PushReport, UpdateBatch, UpdateReport
+    from vime_core.types import (
+        EngineEndpoint,
+        Float32Array,
+        MicroBatch,
+        NodePlace,
+        PushReport,
+        UpdateBatch,
+        UpdateReport,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,8 @@ class TrainerSpec:
     blocked_plugins: tuple[str, ...]
     plugin_versions: Mapping[str, tuple[str, str]]
     """Plugin -> (distribution, version) as the driver sees them."""
+    places: Sequence[NodePlace]
+    """One a rank."""
     deadlines: DeadlineConfig
 
 
@@ -68,10 +82,7 @@ class TrainWorker:
         Raises:
             PluginError: tells each difference.
         """
-        here, driver = dict(self._plugins.versions()), dict(self._spec.plugin_versions)
-        different = sorted(name for name in here.keys() | driver.keys() if here.get(name) != driver.get(name))
-        if different:
-            told = "; ".join(f"{name}: driver {driver.get(name)}, rank {here.get(name)}" for name in different)
+        if told := differences(self._spec.plugin_versions, self._plugins.versions(), "rank"):
             raise PluginError(f"trainer rank {self._rank} sees other plugins than the driver: {told}")
 
     def place(self) -> tuple[str, int]:
@@ -82,9 +93,7 @@ class TrainWorker:
 
     def prepare(self) -> tuple[str, int]:
         """Address at which rank 0 lets the others meet; other ranks need not be asked."""
-        import ray
-
-        host = ray.util.get_node_ip_address()
+        host = self._spec.places[self._rank].address
         self._store = _store_at(host, self._spec.train.world_size)
         return host, self._store.port
 
@@ -97,6 +106,7 @@ class TrainWorker:
         from torch import distributed
 
         spec = self._spec
+        _settle(spec.places[self._rank])
         accelerator = self._plugins.select("accelerator", spec.accelerator.name).load()(spec.accelerator)
         accelerator.prepare_process(spec.threads)
         timeout = datetime.timedelta(seconds=spec.deadlines.train)
@@ -171,6 +181,15 @@ class TrainWorker:
         self._backend.close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _settle(place: NodePlace) -> None:
+    """Make the node's keeper end this process too, and collectives go over the network of the other ranks."""
+    # A Ray worker that was stopped outlives its job.
+    KeeperClient(place.keeper).register_process(os.getpid())
+    interface = interface_of(place.address)
+    for name, value in (collective_environment(interface) if interface else {}).items():
+        os.environ.setdefault(name, value)
 
 
 def _store_at(host: str, world_size: int) -> TCPStore:

@@ -265,8 +265,16 @@ class RunConfig:
 class ClusterConfig:
     """Ray."""
 
+    address: str | None = None
+    """`host:port` of the head node of a running Ray cluster to join; when null, the run starts a Ray of its own on this
+    machine. The token comes from `RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH` or `~/.ray/auth_token`."""
+    train_resource: str | None = None
+    """Ray resource of the nodes for the trainer: one that `ray start --resources` gave them, or `node:<address>`; any
+    node when null. Needs `placement=disjoint`."""
+    rollout_resource: str | None = None
+    """The same for the engines."""
     object_store_mib: int = option(256, low=80)
-    """Shared memory for Ray's object store on this node."""
+    """Shared memory for Ray's object store, when the run starts Ray."""
 
 
 @dataclass(kw_only=True)
@@ -305,8 +313,8 @@ class Config:
     `model` to `accelerator` hold one chosen component each; `rewards`, `filters`, `trackers` and `observers` several.
     """
 
-    placement: str = option("colocated", choices=("colocated",))
-    """`colocated`: trainer and engines share the devices and take turns."""
+    placement: str = option("colocated", choices=("colocated", "disjoint"))
+    """`colocated`: trainer and engines share the devices and take turns. `disjoint`: each has devices of its own."""
     model: ModelConfig = MISSING
     data: DataConfig = MISSING
     algorithm: AlgorithmConfig = MISSING

@@ -32,6 +32,7 @@ class ColocatedLoop:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._takes_turns = parts.accelerator.can_sleep and parts.config.placement == "colocated"
         self._step = 0
         self._current = 0
         self._version = 0
@@ -118,13 +119,13 @@ class ColocatedLoop:
             parts.reporter.note(f"probe: trainer and {len(engines)} engines agree within {difference:.2g}")
 
     def _give_devices_to_trainer(self) -> None:
-        if self._parts.accelerator.can_sleep:
+        if self._takes_turns:
             with self._clock.stage("switch"):
                 self._await(self._parts.rollout.sleep())
                 self._parts.trainers.wake()
 
     def _give_devices_to_engines(self) -> None:
-        if self._parts.accelerator.can_sleep:
+        if self._takes_turns:
             with self._clock.stage("switch"):
                 self._parts.trainers.sleep()
                 self._await(self._parts.rollout.wake())

@@ -86,7 +86,12 @@ def prepare(composed: ComposedConfig) -> Inputs:
     keys = config.data if isinstance(config.data, FilesConfig) else FilesConfig()
     generates = has_engines(components["rollout"].entry)
     engines = config.rollout.num_engines if generates else 0
-    layout = Layout(config.train.world_size, engines, config.rollout.tensor_parallel_size)
+    layout = Layout(
+        ranks=config.train.world_size,
+        engines=engines,
+        devices_per_engine=config.rollout.tensor_parallel_size,
+        shared=config.placement == "colocated",
+    )
     source = components["data"].build(config.data, tokenizer, config.run.seed, limit) if generates else None
     eval_sets = load_eval_sets(config.evals, keys, tokenizer, limit) if config.eval.every else []
     _check_rewards(config, source, eval_sets)

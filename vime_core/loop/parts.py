@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from vime_core.cluster.keeper import Keeper
-from vime_core.cluster.placement import Placement
-from vime_core.cluster.runtime import RayRuntime
 from vime_core.cluster.trainers import TrainerGroup, TrainerSpec
+from vime_core.cluster.vigil import vigil
+from vime_core.loop.cluster import cluster
 from vime_core.loop.probe import Probe
 from vime_core.loop.training import NoTrainer, Trainer
 from vime_core.plugins.entries import TrainBackendEntry
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vime_core.config.schema import Config
+    from vime_core.loop.cluster import Cluster
     from vime_core.loop.inputs import Inputs
     from vime_core.plugins.interfaces import Accelerator, Algorithm, PromptSource, RolloutBackend
     from vime_core.rewards.spec import RewardSpec
@@ -89,32 +90,23 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
         reporter = stack.enter_context(closing(_reporter(inputs, run)))
         reporter.note(f"run folder: {run.folder.path}")
         _tell_data(inputs, reporter)
-        keeper = Keeper.start(identity.id, run.folder.logs, log_file=run.folder.log_file)
+        keeper = Keeper.start(
+            identity.id, run.folder.logs, log_file=run.folder.log_file, health_deadline_s=config.deadlines.health
+        )
         stack.callback(keeper.close, config.deadlines.stop)
         pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
         stack.callback(pool.close)
         if inputs.record is None:
             pool.start()
-        resources = {"CPU": max(inputs.layout.bundles, 1), "GPU": 0}
-        if inputs.accelerator.ray_resource == "GPU":
-            resources["GPU"] = inputs.accelerator.device_count()
-        stack.enter_context(
-            RayRuntime(
-                resources=resources,
-                object_store_bytes=config.cluster.object_store_mib << 20,
-                keeper=keeper.address,
-                environment=inputs.ray_environment,
-            )
-        )
-        placement = Placement(inputs.layout, inputs.accelerator.ray_resource)
-        placement.create(config.deadlines.start)
-        trainers = _trainers(inputs, placement, identity)
+        nodes = stack.enter_context(cluster(inputs, identity.id, keeper.address, run.folder))
+        trainers = _trainers(inputs, nodes, identity)
         stack.callback(trainers.close)
-        rollout = _rollout(inputs, placement, identity, keeper.address, run.folder.logs)
+        rollout = _rollout(inputs, nodes, identity, keeper.address, run.folder.logs)
         stack.callback(rollout.close)
         reporter.note(f"starting {inputs.layout.ranks} trainer ranks and {inputs.layout.engines} engines")
         start_side_by_side([trainers.start, rollout.start])
         events = stack.enter_context(event_loop(config.deadlines.stop))
+        stack.enter_context(vigil([keeper.check, nodes.check, trainers.check, rollout.health]))
         yield _assemble(inputs, run, reporter, pool, trainers, rollout, events)
 
 
@@ -251,14 +243,14 @@ def _reward_specs(inputs: Inputs) -> list[RewardSpec]:
     ]
 
 
-def _trainers(inputs: Inputs, placement: Placement, identity: Identity) -> TrainerGroup:
+def _trainers(inputs: Inputs, nodes: Cluster, identity: Identity) -> TrainerGroup:
     config, needs = inputs.config, inputs.algorithm.needs()
     spec = TrainerSpec(
         train=config.train,
         algorithm=config.algorithm,
         sync=config.sync,
         accelerator=config.accelerator,
-        model_path=inputs.model.path,
+        model_path=inputs.model.path.absolute(),
         geometry=inputs.model.geometry,
         tensor_map=inputs.model.tensor_map,
         temperature=config.rollout.temperature,
@@ -268,28 +260,21 @@ def _trainers(inputs: Inputs, placement: Placement, identity: Identity) -> Train
         threads=inputs.threads.trainer,
         blocked_plugins=tuple(config.plugins.block),
         plugin_versions=inputs.composed.plugins.versions(),
+        places=[nodes.trainer_place(rank) for rank in range(config.train.world_size)],
         deadlines=config.deadlines,
     )
     marks = {"VIME_RUN_ID": identity.id, "VIME_PUSH_DEADLINE_S": str(config.deadlines.push)}
-    options = [
-        placement.options(rank, inputs.accelerator.child_environment([rank], inputs.threads.trainer) | marks)
-        for rank in range(config.train.world_size)
-    ]
-    return TrainerGroup(spec, options)
+    return TrainerGroup(spec, [nodes.trainer_options(rank, marks) for rank in range(config.train.world_size)])
 
 
-def _rollout(inputs: Inputs, placement: Placement, identity: Identity, keeper: str, log_folder: Path) -> RolloutBackend:
-    config, threads = inputs.config, inputs.threads.engine
+def _rollout(inputs: Inputs, nodes: Cluster, identity: Identity, keeper: str, log_folder: Path) -> RolloutBackend:
+    config = inputs.config
     if inputs.record is not None:
         return NoEngines()
-    engine_options = []
-    for engine in range(config.rollout.num_engines):
-        bundles = inputs.layout.engine_bundles(engine)
-        environment = inputs.accelerator.child_environment(bundles, threads)
-        engine_options.append(placement.options(bundles[0], environment))
+    engines = range(config.rollout.num_engines)
     context = RolloutContext(
         config=config.rollout,
-        model_path=inputs.model.path,
+        model_path=inputs.model.path.absolute(),
         geometry=inputs.model.geometry,
         accelerator=inputs.accelerator,
         sync=config.sync.name,
@@ -297,13 +282,15 @@ def _rollout(inputs: Inputs, placement: Placement, identity: Identity, keeper: s
         run_id=identity.id,
         run_key=identity.key,
         seed=config.run.seed,
-        threads=threads,
-        engine_options=engine_options,
+        threads=inputs.threads.engine,
+        engine_options=[nodes.engine_options(engine) for engine in engines],
+        engine_places=[nodes.engine_place(engine) for engine in engines],
         keeper=keeper,
         log_folder=log_folder,
         start_deadline=config.deadlines.start,
         generate_deadline=config.deadlines.generate,
         stop_deadline=config.deadlines.stop,
+        health_deadline=config.deadlines.health,
     )
     backend: RolloutBackend = inputs.composed.components["rollout"].build(context)
     return backend

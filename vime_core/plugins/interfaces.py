@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Group,
         IntArray,
         MicroBatch,
+        NodePlace,
         Prompt,
         PushReport,
         Sample,
@@ -227,8 +228,10 @@ class RolloutContext:
     """CPU threads of one engine."""
     engine_options: Sequence[Mapping[str, Any]]
     """Ray actor options of each engine (placement, resources, environment), one an engine."""
+    engine_places: Sequence[NodePlace]
+    """Where each engine listens, and the keeper of its node; one an engine."""
     keeper: str
-    """Address of this node's keeper, for `vime_core.cluster.keeper.KeeperClient`."""
+    """Address of the keeper of the driver's node, for `vime_core.cluster.keeper.KeeperClient`."""
     log_folder: Path
     """Where servers write their logs."""
     start_deadline: float

@@ -73,7 +73,7 @@ class InProcessBackend:
     def endpoints(self) -> list[EngineEndpoint]:
         """The running engines."""
         return [
-            EngineEndpoint(name=engine.name, url=self._url(engine), key=self._context.run_key, node="here")
+            EngineEndpoint(name=engine.name, url=self._url(engine), key=self._context.run_key, host="here")
             for engine in self._engines.values()
         ]
 

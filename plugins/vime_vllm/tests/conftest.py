@@ -18,6 +18,7 @@ from vime_core.accelerators.cpu import CpuAccelerator
 from vime_core.config.schema import AcceleratorConfig
 from vime_core.models.geometry import ModelGeometry
 from vime_core.plugins.interfaces import RolloutContext
+from vime_core.types import NodePlace
 from vime_vllm.backend import VllmBackend
 from vime_vllm.config import ShmConfig, VllmConfig
 from vime_vllm.sync.shm import ShmSync
@@ -113,6 +114,7 @@ def make_context(model_folder: Path) -> Callable[..., RolloutContext]:
             seed=7,
             threads=1,
             engine_options=[{"num_cpus": 0.5, "runtime_env": {"env_vars": environment}}] * settings.num_engines,
+            engine_places=[NodePlace(address="127.0.0.1", keeper=keeper)] * settings.num_engines,
             keeper=keeper,
             log_folder=log_folder,
             start_deadline=240.0,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from aiohttp import web
 
+from vime_core.cluster.hosts import memory_identity
 from vime_core.errors import ResourceError, SyncError
 from vime_core.types import EngineEndpoint
 from vime_vllm.config import ShmConfig
@@ -70,7 +71,7 @@ async def _serve(fake):
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = site._server.sockets[0].getsockname()[1]
-    fake.endpoint = EngineEndpoint(name=fake.name, url=f"http://127.0.0.1:{port}", key="secret", node="here")
+    fake.endpoint = EngineEndpoint(name=fake.name, url=f"http://127.0.0.1:{port}", key="secret", host=memory_identity())
     return runner
 
 
@@ -161,7 +162,7 @@ def test_an_engine_that_does_not_answer_fails_the_push_in_time(engines, sync):
 def test_an_engine_that_has_gone_is_named(engines, sync, monkeypatch):
     monkeypatch.setenv("VIME_PUSH_DEADLINE_S", "5")
     other = ShmSync(ShmConfig(), rank=0, world_size=1)
-    gone = EngineEndpoint(name="engine-7", url="http://127.0.0.1:9", key="secret", node="here")
+    gone = EngineEndpoint(name="engine-7", url="http://127.0.0.1:9", key="secret", host=memory_identity())
     with pytest.raises(SyncError, match=r"engine-7 failed.*Connect"):
         other.connect([engines[0].endpoint, gone])
     other.close()

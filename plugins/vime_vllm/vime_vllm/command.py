@@ -42,7 +42,7 @@ def engine_command(context: RolloutContext, index: int) -> list[str]:
     longest = max_model_len(config)
     arguments = {
         "model": str(context.model_path),
-        "host": HOST,
+        "host": context.engine_places[index].address,
         "dtype": config.dtype or context.dtype,
         "seed": str(context.seed + index),
         "load-format": "dummy",

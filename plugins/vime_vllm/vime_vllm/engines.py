@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.cluster.calls import first_line, gather
 from vime_core.errors import EngineError, TrainerError
 from vime_core.types import EngineEndpoint
-from vime_vllm.actor import PROBE_DEADLINE_S, EngineActor, EngineSpec
+from vime_vllm.actor import EngineActor, EngineSpec
 from vime_vllm.command import engine_command, engine_environment
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class EngineGroup:
                 environment=environment,
                 log=self._context.log_folder / f"{name}.log",
                 run_id=self._context.run_id,
-                keeper=self._context.keeper,
+                place=self._context.engine_places[index],
+                health_deadline=self._context.health_deadline,
             )
             self._actors.append(actor.options(**self._context.engine_options[index]).remote(spec))
 
@@ -56,20 +57,12 @@ class EngineGroup:
         """Start all servers side by side and wait until each answers."""
         deadline = self._context.start_deadline
         places = self._ask("start", deadline + ANSWER_S, deadline)
-        for name, (url, node) in zip(self._names, places, strict=True):
-            log.info("ready at %s on node %s (log: logs/%s.log)", url, node, name, extra={"actor": name})
+        for name, (url, _) in zip(self._names, places, strict=True):
+            log.info("ready at %s (log: logs/%s.log)", url, name, extra={"actor": name})
         return [
-            EngineEndpoint(name=name, url=url, key=self._context.run_key, node=node)
-            for name, (url, node) in zip(self._names, places, strict=True)
+            EngineEndpoint(name=name, url=url, key=self._context.run_key, host=host)
+            for name, (url, host) in zip(self._names, places, strict=True)
         ]
-
-    def check(self) -> None:
-        """Return when all servers are alive and answer.
-
-        Raises:
-            EngineError: names the first that is not, and why.
-        """
-        self._ask("check", PROBE_DEADLINE_S + ANSWER_S)
 
     async def deaths(self, index: int) -> str | None:
         """Wait for the end of engine `index`: what is known of it, or None when it was meant to end."""

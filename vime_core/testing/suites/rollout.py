@@ -18,7 +18,7 @@ from vime_core.plugins.interfaces import RolloutBackend, RolloutContext
 from vime_core.testing.contract import Nonconformance, require, require_equal
 from vime_core.testing.models import write_tiny_model
 from vime_core.testing.suite import ComponentSuite, scratch
-from vime_core.types import SamplingParams
+from vime_core.types import NodePlace, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -237,6 +237,7 @@ class RolloutBackendSuite(ComponentSuite):
             seed=0,
             threads=1,
             engine_options=[{"num_cpus": 0}] * 2,
+            engine_places=[NodePlace(address="127.0.0.1", keeper="")] * 2,
             keeper="",
             log_folder=folder / "logs",
             start_deadline=DEADLINE_S,

@@ -6,7 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from vime_core.errors import SyncError
+from vime_core.cluster.hosts import memory_identity
+from vime_core.errors import ResourceError, SyncError
 from vime_core.types import PushReport
 from vime_vllm.sync.bucket import buckets
 from vime_vllm.sync.control import WeightSessions
@@ -46,9 +47,11 @@ class ShmSync:
         """Prepare every engine for pushes.
 
         Raises:
+            ResourceError: when an engine is out of reach of this process's shared memory.
             SyncError: names the engine that could not be.
         """
         if self._rank == 0:
+            _check_reach(endpoints)
             self._sessions = WeightSessions(endpoints, self._deadline_s)
             self._sessions.init({"run_id": self._run_id})
 
@@ -101,6 +104,16 @@ class ShmSync:
     def _unlink(self) -> None:
         for segment in self._segments:
             segment.close()
+
+
+def _check_reach(endpoints: Sequence[EngineEndpoint]) -> None:
+    away = [endpoint for endpoint in endpoints if endpoint.host != memory_identity()]
+    if away:
+        raise ResourceError(
+            f"sync=shm moves weights through the memory of one host, and {away[0].name} at {away[0].url} is on another "
+            "than trainer rank 0 (or in a container with a /dev/shm of its own): place both on one host, or choose a "
+            "sync strategy that crosses hosts"
+        )
 
 
 def _drain(weights: Iterator[object]) -> None:

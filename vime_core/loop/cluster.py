@@ -1,0 +1,126 @@
+"""The nodes of a run: a Ray of its own or a cluster that it joins, and where on it each process goes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from vime_core.accelerators.network import LOOPBACK_ENVIRONMENT
+from vime_core.cluster.joined import JoinedRay
+from vime_core.cluster.nodes import NodeGroup, NodeNeeds
+from vime_core.cluster.placement import NodeMarks, Placement
+from vime_core.cluster.runtime import LOOPBACK, RayRuntime
+from vime_core.models.fingerprint import model_fingerprint
+from vime_core.plugins.discovery import blocked_names
+from vime_core.run.versions import installed_versions
+from vime_core.types import NodePlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from vime_core.loop.inputs import Inputs
+    from vime_core.run.folder import RunFolder
+
+
+class Cluster:
+    """Where the processes of a run go.
+
+    Args:
+        inputs: what the run is made from.
+        placement: its devices, reserved.
+        places: the node of each bundle.
+        check: returns at once when all nodes are well, and raises otherwise.
+    """
+
+    def __init__(
+        self, inputs: Inputs, placement: Placement, places: Sequence[NodePlace], check: Callable[[], None]
+    ) -> None:
+        self.check = check
+        self._inputs = inputs
+        self._placement = placement
+        self._places = places
+
+    def trainer_options(self, rank: int, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Ray actor options of a trainer rank, with more variables for it."""
+        return self._options([rank], self._inputs.threads.trainer, environment)
+
+    def trainer_place(self, rank: int) -> NodePlace:
+        """Node of a trainer rank."""
+        return self._places[rank]
+
+    def engine_options(self, engine: int) -> dict[str, Any]:
+        """Ray actor options of an engine's owner."""
+        # The devices of an engine are on one host: they talk to each other there.
+        bundles = self._inputs.layout.engine_bundles(engine)
+        return self._options(bundles, self._inputs.threads.engine, LOOPBACK_ENVIRONMENT)
+
+    def engine_place(self, engine: int) -> NodePlace:
+        """Node of an engine."""
+        return self._places[self._inputs.layout.engine_bundles(engine)[0]]
+
+    def _options(self, bundles: Sequence[int], threads: int, environment: Mapping[str, str]) -> dict[str, Any]:
+        inputs = self._inputs
+        devices = inputs.accelerator.child_environment(self._placement.positions(bundles), threads)
+        # A cluster that was joined was started without it.
+        return self._placement.options(bundles[0], {**inputs.ray_environment, **devices, **environment})
+
+
+@contextmanager
+def cluster(inputs: Inputs, run_id: str, keeper: str, folder: RunFolder) -> Iterator[Cluster]:
+    """Start or join Ray, reserve devices, and check every node that they are on.
+
+    Args:
+        inputs: what the run is made from.
+        run_id: of the run.
+        keeper: address of the keeper of the driver's node.
+        folder: of the run.
+
+    Raises:
+        VimeError: the first cause, when that cannot be done.
+    """
+    config = inputs.config
+    with ExitStack() as stack:
+        stack.enter_context(_ray(inputs, keeper))
+        marks = NodeMarks(trainer=config.cluster.train_resource, engines=config.cluster.rollout_resource)
+        placement = Placement(inputs.layout, inputs.accelerator.ray_resource, marks)
+        stack.callback(placement.remove)
+        placement.create(config.deadlines.start)
+        nodes = [placement.node(bundle) for bundle in range(inputs.layout.bundles)]
+        group = NodeGroup(_needs(inputs, run_id, folder), config.deadlines.start)
+        if config.cluster.address is None:
+            # One node, the driver's: its keeper and its plugins.
+            places = dict.fromkeys(nodes, NodePlace(address=LOOPBACK, keeper=keeper))
+        else:
+            stack.callback(group.close, config.deadlines.stop)
+            places = group.start(nodes)
+        yield Cluster(inputs, placement, [places[node] for node in nodes], group.check)
+
+
+def _ray(inputs: Inputs, keeper: str) -> RayRuntime | JoinedRay:
+    config = inputs.config
+    if config.cluster.address is not None:
+        return JoinedRay(config.cluster.address, inputs.ray_environment)
+    resources = {"CPU": max(inputs.layout.bundles, 1), "GPU": 0}
+    if inputs.accelerator.ray_resource == "GPU":
+        resources["GPU"] = inputs.accelerator.device_count()
+    return RayRuntime(
+        resources=resources,
+        object_store_bytes=config.cluster.object_store_mib << 20,
+        keeper=keeper,
+        environment=inputs.ray_environment,
+    )
+
+
+def _needs(inputs: Inputs, run_id: str, folder: RunFolder) -> NodeNeeds:
+    return NodeNeeds(
+        run_id=run_id,
+        plugins=inputs.composed.plugins.versions(),
+        blocked_plugins=tuple(sorted(blocked_names(inputs.config.plugins.block))),
+        versions=installed_versions(),
+        model_path=inputs.model.path.absolute(),
+        model=model_fingerprint(inputs.model.path),
+        run_file=folder.config_file,
+        log_folder=folder.logs,
+        log_file=folder.log_file,
+        health_deadline_s=inputs.config.deadlines.health,
+    )
