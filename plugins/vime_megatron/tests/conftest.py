@@ -21,12 +21,13 @@ from vime_core.testing.samples import make_sample, make_train_sample
 from vime_megatron import noise
 from vime_megatron.config import MegatronConfig
 from vime_qwen3.qwen3 import Qwen3
+from vime_qwen3.qwen3_moe import Qwen3Moe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
-    from transformers import Qwen3ForCausalLM
+    from transformers import PreTrainedModel
 
     from vime_core.models.geometry import ModelGeometry, TensorRule
     from vime_core.plugins.interfaces import Algorithm
@@ -53,11 +54,11 @@ class Model:
     geometry: ModelGeometry
     tensor_map: Sequence[TensorRule]
 
-    def transformers(self) -> Qwen3ForCausalLM:
+    def transformers(self) -> PreTrainedModel:
         """The same model in transformers, float32."""
-        from transformers import Qwen3ForCausalLM
+        from transformers import AutoModelForCausalLM
 
-        return Qwen3ForCausalLM.from_pretrained(self.path, dtype=torch.float32, attn_implementation="sdpa").eval()
+        return AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32, attn_implementation="sdpa").eval()
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +74,7 @@ def ranks_program() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Model]:
-    """Write a model with the family's tiny configuration, changed by keyword arguments."""
+    """Write a model with its family's tiny configuration, changed by keyword arguments; `family` is qwen3's."""
     made: dict[str, Model] = {}
 
     def make(**changes: Any) -> Model:
@@ -86,13 +87,13 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Model]
 
 
 def _write_model(folder: Path, changes: dict[str, Any]) -> Model:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    family = Qwen3()
-    config = {**family.tiny(), **changes}
+    family = Qwen3Moe() if changes.get("family") == "qwen3_moe" else Qwen3()
+    config = {**family.tiny(), **{key: value for key, value in changes.items() if key != "family"}}
     shard = config.pop("max_shard_size", "5GB")
     torch.manual_seed(1)
-    model = Qwen3ForCausalLM(Qwen3Config(**config))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name:
@@ -109,6 +110,12 @@ def _write_model(folder: Path, changes: dict[str, Any]) -> Model:
 def model(make_model: Callable[..., Model]) -> Model:
     """The family's tiny model."""
     return make_model()
+
+
+@pytest.fixture(scope="session")
+def moe_model(make_model: Callable[..., Model]) -> Model:
+    """The tiny model with experts."""
+    return make_model(family="qwen3_moe")
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from vime_megatron import mcore
 from vime_megatron.backend import MegatronBackend
 from vime_megatron.logprobs import Vocabulary, token_logprobs
-from vime_megatron.weights import split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,24 +40,27 @@ def execute(context: TrainContext, calls: Sequence[tuple[Any, ...]]) -> list[Any
 
 def gradients(backend: MegatronBackend) -> dict[str, torch.Tensor]:
     """Reduced gradients by Hugging Face name, put together from the shares of all ranks."""
-    group = backend._group
-    full = []
-    for buffer in backend._model.buffers:
-        shards = [torch.empty_like(shard) for shard in buffer.grad_data.chunk(group.size())]
-        distributed.all_gather(shards, buffer.grad_data.chunk(group.size())[group.rank()].contiguous(), group=group)
-        full.append((buffer, torch.cat(shards)))
-    found = {
-        id(weight): values[start:end].view(weight.shape)
-        for buffer, values in full
-        for weight, (start, end, _) in buffer.param_index_map.items()
-    }
-    return {
-        name: part.clone()
-        for item, weight in backend._weights._entries
-        for name, part in zip(
-            item.hf_names, split(item.rule, found[id(weight)], backend._context.geometry), strict=True
-        )
-    }
+    model = backend._model
+    state = mcore.parallel_state
+    groups = [(buffer, state.get_data_parallel_group(with_context_parallel=True)) for buffer in model.buffers]
+    groups += [(buffer, state.get_expert_data_parallel_group()) for buffer in model.expert_parallel_buffers]
+    found: dict[int, torch.Tensor] = {}
+    for buffer, group in groups:
+        values = _reduced(buffer, group)
+        for weight, (start, end, _) in buffer.param_index_map.items():
+            found[id(weight)] = values[start:end].view(weight.shape)
+    return {name: part.clone() for name, part in backend._weights.export(lambda weight: found[id(weight)])}
+
+
+def _reduced(buffer: Any, group: distributed.ProcessGroup) -> torch.Tensor:
+    """The whole gradient buffer: of each bucket every data-parallel rank has reduced one share."""
+    buckets = []
+    for bucket in buffer.buckets:
+        shards = [shard.contiguous() for shard in bucket.grad_data.chunk(group.size())]
+        every = [torch.empty_like(shard) for shard in shards]
+        distributed.all_gather(every, shards[group.rank()], group=group)
+        buckets.append(torch.cat(every))
+    return torch.cat(buckets)
 
 
 def weights(backend: MegatronBackend) -> dict[str, torch.Tensor]:

@@ -16,7 +16,9 @@ from vime_megatron.compat.cuda import HOST_TORCH
 if TYPE_CHECKING:
     from vime_megatron.compat.guard import Guard
 
-GUARDS = (*compat.CUDA_GUARDS, *compat.ADAM_GUARDS)
+GUARDS = compat.GUARDS
+ON_HOST = (*compat.CUDA_GUARDS, *compat.PARALLEL_GUARDS, *compat.EXPERT_GUARDS[1:])
+"""Those that only machines without a device need."""
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
@@ -64,7 +66,7 @@ def test_without_a_guard_there_is_no_update(
 
 def test_with_a_device_its_handling_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert not {guard.name for guard in compat.needed()} & {guard.name for guard in compat.CUDA_GUARDS}
+    assert not {guard.name for guard in compat.needed()} & {guard.name for guard in ON_HOST}
 
 
 def test_with_a_fused_adam_its_states_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ import torch
 from vime_core.errors import TrainerError
 from vime_core.types import UpdateReport
 from vime_megatron import checkpoint, compat, mcore, noise
+from vime_megatron.layout import plan_layout
 from vime_megatron.metrics import reduce_metrics
-from vime_megatron.model import build_model
+from vime_megatron.model import build_model, uniform_lengths
 from vime_megatron.optimizer import build_optimizer, gradient_norm, set_rates, step
 from vime_megatron.passes import Passes
+from vime_megatron.ranks import Ranks
 from vime_megatron.reference import ReferenceWeights
 from vime_megatron.schedule import learning_rate
 from vime_megatron.weights import WeightMap
@@ -47,13 +49,13 @@ class MegatronBackend:
         compat.install()
         noise.ignore(noise.IN_CALLS)
         context = self._context
-        mcore.parallel_state.initialize_model_parallel()
-        self._group = mcore.parallel_state.get_data_parallel_group(with_context_parallel=True)
+        layout = plan_layout(self._config, context.geometry)
+        self._ranks = Ranks(layout, self._device)
         torch.manual_seed(context.seed + context.rank)
         # Without dropout nothing draws from Megatron's device generators.
         mcore.model_parallel_cuda_manual_seed(context.seed, inference_rng_tracker=True)
-        policy = build_model(context.geometry, self._dtype, self._device)
-        self._weights = WeightMap(policy, context.geometry, context.tensor_map)
+        policy = build_model(context.geometry, self._dtype, self._ranks, self._config)
+        self._weights = WeightMap(policy, context.geometry, context.tensor_map, self._ranks)
         self._weights.load(context.model_path)
         self._model = mcore.DistributedDataParallel(
             policy.config,
@@ -64,16 +66,18 @@ class MegatronBackend:
         self._passes = Passes(
             self._model,
             policy,
-            self._device,
+            self._ranks,
+            vocab_size=context.geometry.vocab_size,
             temperature=context.temperature,
             chunk_tokens=self._config.logprob_chunk_tokens,
+            uniform_lengths=uniform_lengths(context.geometry, layout, self._config),
         )
         if context.keep_reference:
             self._reference = ReferenceWeights(self._model)
 
     def data_parallel(self) -> tuple[int, int]:
         """(rank, size) among data-parallel ranks."""
-        return self._group.rank(), self._group.size()
+        return self._ranks.data_group.rank(), self._ranks.data_group.size()
 
     def logprobs(self, micro_batches: Sequence[MicroBatch], *, reference: bool = False) -> list[Float32Array]:
         """[T] log-probs of each micro-batch, without gradient.
@@ -99,15 +103,19 @@ class MegatronBackend:
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
         results = self._passes.gradients(batch.micro_batches, algorithm, batch.denominator)
-        outputs = [result.output for result in results]
-        metrics = reduce_metrics(outputs, batch.denominator, self._group, self._device)
+        reported = None
+        if self._ranks.is_last_stage:
+            outputs = [result.output for result in results]
+            metrics = reduce_metrics(outputs, batch.denominator, self._ranks.data_group, self._device)
+            reported = (metrics, [result.logprobs for result in results])
+        metrics, logprobs = self._ranks.from_last_stage(reported)
         norm = gradient_norm(self._optimizer)
         self._require_finite(metrics["loss"], norm)
         step(self._optimizer, norm, self._config.clip_grad)
         self._updates += 1
         return UpdateReport(
             metrics={**metrics, "grad_norm": norm, "lr": lr},
-            logprobs=[result.logprobs for result in results],
+            logprobs=logprobs,
         )
 
     def _require_finite(self, loss: float, norm: float) -> None:

@@ -35,6 +35,7 @@ with warnings.catch_warnings():
         ColumnParallelLinear,
         RowParallelLinear,
         copy_to_tensor_model_parallel_region,
+        gather_from_sequence_parallel_region,
     )
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     from megatron.core.transformer import ModuleSpec, TransformerConfig
@@ -42,7 +43,11 @@ with warnings.catch_warnings():
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.identity_op import IdentityOp
     from megatron.core.transformer.mlp import MLP, MLPSubmodules
-    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+    from megatron.core.transformer.moe.experts import SequentialMLP
+    from megatron.core.transformer.moe.moe_layer import MoELayer, MoESubmodules
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+    from megatron.core.transformer.moe.router import TopKRouter
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
 __all__ = [
@@ -59,13 +64,18 @@ __all__ = [
     "MCoreSavePlanner",
     "MLPSubmodules",
     "MegatronOptimizer",
+    "MoEAuxLossAutoScaler",
+    "MoELayer",
+    "MoESubmodules",
     "ModuleSpec",
     "OptimizerConfig",
     "PackedSeqParams",
     "RowParallelLinear",
     "SelfAttention",
     "SelfAttentionSubmodules",
+    "SequentialMLP",
     "ShardedStateDict",
+    "TopKRouter",
     "TorchDistSaveShardedStrategy",
     "TransformerBlockSubmodules",
     "TransformerConfig",
@@ -76,10 +86,10 @@ __all__ = [
     "copy_to_tensor_model_parallel_region",
     "dist_checkpointing",
     "finalize_model_grads",
+    "gather_from_sequence_parallel_region",
     "get_bias_dropout_add",
     "get_forward_backward_func",
     "get_megatron_optimizer",
-    "get_num_layers_to_build",
     "mcore_to_pyt_state_dict",
     "model_parallel_cuda_manual_seed",
     "parallel_state",

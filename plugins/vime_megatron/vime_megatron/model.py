@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -12,10 +14,14 @@ from vime_megatron import compat, mcore
 from vime_megatron.attention import PackedAttention
 from vime_megatron.norm import RMSNorm
 from vime_megatron.rope import RotaryAngles, rotary_frequencies
+from vime_megatron.router import Router
 
 if TYPE_CHECKING:
     from vime_core.models.geometry import ModelGeometry
+    from vime_megatron.config import MegatronConfig
+    from vime_megatron.layout import Layout
     from vime_megatron.packed import PackedSequences
+    from vime_megatron.ranks import Ranks
 
 
 class PolicyModel(mcore.GPTModel):
@@ -33,7 +39,8 @@ class PolicyModel(mcore.GPTModel):
             packed: layout of the sequences.
 
         Returns:
-            [T, 1, hidden]: after the final norm on the last stage.
+            [T, 1, hidden], or [T / tensor-parallel size, 1, hidden] with sequence parallelism: after the final norm
+            on the last stage.
         """
         hidden = None
         if self.pre_process:
@@ -45,6 +52,10 @@ class PolicyModel(mcore.GPTModel):
             packed_seq_params=packed,
         )
 
+    def _is_in_embd_group(self) -> bool:
+        """Whether a tied embedding is copied between stages at construction: both read it from the checkpoint."""
+        return False
+
     def output_weight(self) -> torch.Tensor:
         """[vocabulary of this tensor-parallel rank, hidden], on the last pipeline stage."""
         if self.share_embeddings_and_output_weights:
@@ -52,8 +63,10 @@ class PolicyModel(mcore.GPTModel):
         return self.output_layer.weight
 
 
-def transformer_config(geometry: ModelGeometry, dtype: torch.dtype) -> mcore.TransformerConfig:
-    """Megatron's description of the model."""
+def transformer_config(
+    geometry: ModelGeometry, dtype: torch.dtype, layout: Layout, config: MegatronConfig
+) -> mcore.TransformerConfig:
+    """Megatron's description of the model and of how it is shared out."""
     _, attention_factor = rotary_frequencies(geometry)
     return mcore.TransformerConfig(
         num_layers=geometry.num_layers,
@@ -91,45 +104,100 @@ def transformer_config(geometry: ModelGeometry, dtype: torch.dtype) -> mcore.Tra
         apply_rope_fusion=False,
         persist_layer_norm=False,
         cuda_graph_scope=[],
+        **_parallelism(geometry, layout, config),
+        **_experts(geometry, config),
+        **RECOMPUTE[config.recompute],
     )
 
 
-def build_model(geometry: ModelGeometry, dtype: torch.dtype, device: torch.device) -> PolicyModel:
-    """An uninitialised model on `device`.
+RECOMPUTE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+"""Setting to Megatron's own."""
+
+
+def _parallelism(geometry: ModelGeometry, layout: Layout, config: MegatronConfig) -> dict[str, Any]:
+    stages = [["decoder"] * count for count in layout.stage_layers]
+    stages[0].insert(0, "embedding")
+    stages[-1].append("loss")
+    return {
+        "tensor_model_parallel_size": layout.tensor,
+        "sequence_parallel": layout.sequence,
+        "pipeline_model_parallel_size": layout.pipeline,
+        "pipeline_model_parallel_layout": stages if layout.pipeline > 1 else None,
+        "variable_seq_lengths": layout.pipeline > 1 and not uniform_lengths(geometry, layout, config),
+        "expert_model_parallel_size": layout.expert,
+        "expert_tensor_parallel_size": layout.expert_tensor,
+        # Megatron refuses lengths that vary with the other one, even where there are no experts.
+        "moe_token_dispatcher_type": "alltoall" if geometry.experts is None else config.token_dispatcher,
+    }
+
+
+def _experts(geometry: ModelGeometry, config: MegatronConfig) -> dict[str, Any]:
+    experts = geometry.experts
+    if experts is None:
+        return {}
+    return {
+        "num_moe_experts": experts.num_experts,
+        "moe_router_topk": experts.top_k,
+        "moe_ffn_hidden_size": experts.ffn_size,
+        "moe_layer_freq": [int(layer not in experts.dense_layers) for layer in range(geometry.num_layers)],
+        "moe_router_dtype": "fp32",
+        "moe_router_pre_softmax": True,
+        "moe_router_load_balancing_type": "aux_loss" if config.moe_aux_loss else "none",
+        "moe_aux_loss_coeff": config.moe_aux_loss,
+    }
+
+
+def uniform_lengths(geometry: ModelGeometry, layout: Layout, config: MegatronConfig) -> bool:
+    """Whether micro-batches must have one length: equal shares are gathered from ranks and stages."""
+    gathers = geometry.experts is not None and config.token_dispatcher == "allgather"
+    return gathers and (layout.expert > 1 or layout.pipeline > 1)
+
+
+def build_model(geometry: ModelGeometry, dtype: torch.dtype, ranks: Ranks, config: MegatronConfig) -> PolicyModel:
+    """This rank's part of an uninitialised model.
 
     Raises:
         ModelError: for a feature of the geometry that this backend does not have.
     """
     if geometry.attention_bias:
         raise ModelError(f"{geometry.family}: attention biases are not supported by training backend megatron")
-    if geometry.experts is not None:
-        raise ModelError(f"{geometry.family}: mixture-of-experts layers are not supported by training backend megatron")
-    config = transformer_config(geometry, dtype)
+    layout = ranks.layout
     model = PolicyModel(
-        config=config,
-        transformer_layer_spec=_block_spec(config),
-        vocab_size=geometry.vocab_size,
+        config=transformer_config(geometry, dtype, layout, config),
+        transformer_layer_spec=_block_spec(geometry, layout, ranks.here.stage),
+        vocab_size=math.ceil(geometry.vocab_size / layout.tensor) * layout.tensor,
         max_sequence_length=geometry.max_positions,
-        pre_process=mcore.parallel_state.is_pipeline_first_stage(),
-        post_process=mcore.parallel_state.is_pipeline_last_stage(),
+        pre_process=ranks.is_first_stage,
+        post_process=ranks.is_last_stage,
         share_embeddings_and_output_weights=geometry.tied_embeddings,
         position_embedding_type="none",
     )
-    model.rotary_pos_emb = RotaryAngles(geometry, device)
-    return model.to(device)
+    model.rotary_pos_emb = RotaryAngles(geometry, ranks.device)
+    return model.to(ranks.device)
 
 
-def _block_spec(config: mcore.TransformerConfig) -> mcore.TransformerBlockSubmodules:
-    """The layers of this pipeline stage."""
+def _block_spec(geometry: ModelGeometry, layout: Layout, stage: int) -> mcore.TransformerBlockSubmodules:
+    """The layers of a pipeline stage."""
+    first = layout.first_layer(stage)
+    layers = range(first, first + layout.stage_layers[stage])
+    return mcore.TransformerBlockSubmodules(
+        layer_specs=[_layer_spec(geometry, layer) for layer in layers], layer_norm=RMSNorm
+    )
+
+
+def _layer_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
     attention = mcore.SelfAttentionSubmodules(
         linear_qkv=mcore.ColumnParallelLinear,
         core_attention=PackedAttention,
         linear_proj=mcore.RowParallelLinear,
-        q_layernorm=RMSNorm if config.qk_layernorm else mcore.IdentityOp,
-        k_layernorm=RMSNorm if config.qk_layernorm else mcore.IdentityOp,
+        q_layernorm=RMSNorm if geometry.qk_norm else mcore.IdentityOp,
+        k_layernorm=RMSNorm if geometry.qk_norm else mcore.IdentityOp,
     )
-    mlp = mcore.MLPSubmodules(linear_fc1=mcore.ColumnParallelLinear, linear_fc2=mcore.RowParallelLinear)
-    layer = mcore.ModuleSpec(
+    return mcore.ModuleSpec(
         module=mcore.TransformerLayer,
         submodules=mcore.TransformerLayerSubmodules(
             input_layernorm=RMSNorm,
@@ -140,12 +208,23 @@ def _block_spec(config: mcore.TransformerConfig) -> mcore.TransformerBlockSubmod
             ),
             self_attn_bda=mcore.get_bias_dropout_add,
             pre_mlp_layernorm=RMSNorm,
-            mlp=mcore.ModuleSpec(module=mcore.MLP, params={"ffn_hidden_size": config.ffn_hidden_size}, submodules=mlp),
+            mlp=_mlp_spec(geometry, layer),
             mlp_bda=mcore.get_bias_dropout_add,
         ),
     )
-    return mcore.TransformerBlockSubmodules(
-        layer_specs=[layer] * mcore.get_num_layers_to_build(config), layer_norm=RMSNorm
+
+
+def _mlp_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
+    experts = geometry.experts
+    linear = mcore.MLPSubmodules(linear_fc1=mcore.ColumnParallelLinear, linear_fc2=mcore.RowParallelLinear)
+    if experts is None or layer in experts.dense_layers:
+        return mcore.ModuleSpec(module=mcore.MLP, params={"ffn_hidden_size": geometry.ffn_size}, submodules=linear)
+    return mcore.ModuleSpec(
+        module=mcore.MoELayer,
+        submodules=mcore.MoESubmodules(
+            experts=mcore.ModuleSpec(module=mcore.SequentialMLP, submodules=linear),
+            router=partial(Router, normalize=experts.normalize_top_k),
+        ),
     )
 
 

@@ -14,6 +14,8 @@ import torch
 
 from vime_megatron.compat.adam import ADAM_GUARDS
 from vime_megatron.compat.cuda import CUDA_GUARDS, HOST
+from vime_megatron.compat.experts import EXPERT_GUARDS
+from vime_megatron.compat.parallel import PARALLEL_GUARDS
 
 if TYPE_CHECKING:
     from vime_megatron.compat.guard import Guard
@@ -21,13 +23,19 @@ if TYPE_CHECKING:
 __all__ = [
     "ADAM_GUARDS",
     "CUDA_GUARDS",
+    "EXPERT_GUARDS",
+    "GUARDS",
     "HOST",
+    "PARALLEL_GUARDS",
     "device_random_states",
     "has_device",
     "install",
     "needed",
     "restore_device_random_states",
 ]
+
+GUARDS = (*CUDA_GUARDS, *PARALLEL_GUARDS, *EXPERT_GUARDS, *ADAM_GUARDS)
+"""All guards."""
 
 
 def has_device() -> bool:
@@ -48,7 +56,7 @@ def restore_device_random_states(states: list[torch.Tensor]) -> None:
 
 def needed() -> list[Guard]:
     """The guards that this machine and this installation need."""
-    return [guard for guard in (*CUDA_GUARDS, *ADAM_GUARDS) if guard.needed()]
+    return [guard for guard in GUARDS if guard.needed()]
 
 
 def install() -> list[str]:

@@ -8,13 +8,17 @@ device: nothing outside the module sees a difference, and no call made elsewhere
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vime_megatron.compat.guard import Guard, Site
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 HOST = torch.device("cpu")
 """Where tensors live that belong to no accelerator."""
@@ -36,14 +40,39 @@ class _HostTorch(ModuleType):
         return getattr(torch, name)
 
 
+class HostStream:
+    """A stream of work that is done when it is issued; it is its own event."""
+
+    def wait_stream(self, _: HostStream) -> None:
+        """Nothing to wait for."""
+
+    def record_event(self) -> HostStream:
+        """Already reached."""
+        return self
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
 class _HostCuda(ModuleType):
     """`torch.cuda`, but the current device is the host."""
+
+    Stream = HostStream
 
     def __init__(self) -> None:
         super().__init__("torch.cuda")
 
     def current_device(self) -> torch.device:
         return HOST
+
+    def synchronize(self) -> None:
+        """The host is never behind."""
+
+    def current_stream(self) -> HostStream:
+        return HostStream()
+
+    def stream(self, _: HostStream) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
@@ -59,18 +88,19 @@ def _on_host(factory: Any) -> Any:
 HOST_TORCH = _HostTorch()
 
 
-def _needed() -> bool:
+def without_device() -> bool:
+    """Whether torch sees no CUDA or ROCm device."""
     return not torch.cuda.is_available()
 
 
-def _host_torch(name: str, reason: str, *sites: Site) -> Guard:
+def host_torch(name: str, reason: str, *sites: Site) -> Guard:
     """A guard that binds `torch` in the module of `sites` to the stand-in."""
 
     def install() -> None:
         for site in sites:
             vars(import_module(f"megatron.core.{site.module}"))["torch"] = HOST_TORCH
 
-    return Guard(name=name, reason=reason, sites=sites, needed=_needed, install=install)
+    return Guard(name=name, reason=reason, sites=sites, needed=without_device, install=install)
 
 
 TYPE_NAME_CALLERS = frozenset({"megatron.core.optimizer.distrib_optimizer", "megatron.core.optimizer.clip_grads"})
@@ -94,31 +124,31 @@ def _install_type_names() -> None:
 
 
 CUDA_GUARDS = (
-    _host_torch(
+    host_torch(
         "param_and_grad_buffer",
         "the contiguous parameter and gradient buffers are allocated on the current CUDA device",
         Site("distributed.param_and_grad_buffer", 800, "device=torch.cuda.current_device()"),
         Site("distributed.param_and_grad_buffer", 806, "device=torch.cuda.current_device()"),
     ),
-    _host_torch(
+    host_torch(
         "mixed_precision_optimizer",
         "the overflow buffer and the unit loss scale are allocated on CUDA",
         Site("optimizer.optimizer", 481, "torch.tensor([0], dtype=torch.int, device='cuda')"),
         Site("optimizer.optimizer", 485, "torch.tensor([1.0], dtype=torch.float, device='cuda')"),
     ),
-    _host_torch(
+    host_torch(
         "clip_grads",
         "buffers of the gradient norm and of gradient scaling are allocated on CUDA",
         Site("optimizer.clip_grads", 103, "torch.zeros(1, dtype=torch.int, device='cuda')"),
         Site("optimizer.clip_grads", 115, "torch.zeros(1, dtype=torch.float, device='cuda')"),
         Site("optimizer.clip_grads", 174, "torch.zeros(1, dtype=torch.int, device='cuda')"),
     ),
-    _host_torch(
+    host_torch(
         "l2_norm",
         "the local multi-tensor norm returns its result on CUDA",
         Site("utils", 1207, 'torch.tensor([float(l2_reduced)], dtype=torch.float, device="cuda")'),
     ),
-    _host_torch(
+    host_torch(
         "schedules",
         "the token counter of the forward-backward schedules is allocated on CUDA",
         Site("pipeline_parallel.schedules", 596, 'torch.zeros([], dtype=torch.int, device="cuda")'),
@@ -132,7 +162,7 @@ CUDA_GUARDS = (
             Site("optimizer.distrib_optimizer", 582, "param.type() in ['torch.cuda.HalfTensor', 'torch.cuda.BF"),
             Site("optimizer.clip_grads", 167, "assert param.grad.type() == 'torch.cuda.FloatTensor'"),
         ),
-        needed=_needed,
+        needed=without_device,
         install=_install_type_names,
     ),
 )
