@@ -1,0 +1,1 @@
+"""A filter for vime: only groups that teach something."""

@@ -1,0 +1,1 @@
+"""A rollout function for vime: a second try after a hint."""
