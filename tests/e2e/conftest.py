@@ -120,14 +120,13 @@ class World:
 
     def launch(self, command: list[str], **popen) -> subprocess.Popen:
         paths = [str(self.site.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            text=True,
-            start_new_session=True,
-            **(streams | popen),
-        )
+        defaults = {
+            "env": {**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+        }
+        return subprocess.Popen(command, text=True, start_new_session=True, **(defaults | popen))
 
     @staticmethod
     def finish(process: subprocess.Popen) -> Finished:
