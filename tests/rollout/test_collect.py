@@ -178,7 +178,26 @@ def test_when_too_many_are_dropped_the_accepted_ones_are_kept_and_the_rest_is_to
     assert prompt_ids(collected.groups) == ["p0", "p6"]
     assert source.taken == 8
     assert collected.metrics["rollout/missing_groups"] == 2
-    assert "2 of 4 groups are missing: filters dropped unwanted 6 of the 8" in caplog.text
+    assert "2 of 4 groups are missing: filters dropped unwanted 6 of the 8 tried" in caplog.text
+
+
+def test_a_batch_that_must_be_full_ends_the_run_with_what_to_do():
+    source = ListSource(prompts(20))
+    dropped = {f"p{number}" for number in range(20)} - {"p0", "p6"}
+    collector = make_collector(source, filters=[DropPrompts(dropped)], max_oversampling=2.0, partial_batch=False)
+    with pytest.raises(ConfigError) as caught:
+        collect(collector)
+    assert str(caught.value) == (
+        "step 1: 2 of 4 groups are missing: filters dropped unwanted 6 of the 8 tried; raise "
+        "rollout.max_oversampling, loosen the filters, or set rollout.partial_batch=true"
+    )
+    assert source.taken == 8
+
+
+def test_over_sampled_groups_are_counted():
+    metrics = collect(make_collector(ListSource(prompts(20)), filters=[DropPrompts({"p1", "p2"})])).metrics
+    assert (metrics["rollout/tried_groups"], metrics["rollout/dropped_groups"]) == (6.0, 2.0)
+    assert metrics["rollout/missing_groups"] == 0.0
 
 
 def test_a_step_without_any_group_is_an_error():

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from vime_core.config.schema import RolloutConfig
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.rollout.recorded import RecordedCollector
 from vime_core.run.config import ReplayConfig
@@ -58,7 +59,7 @@ class DropRow:
 
 def collector(folder, *filters, vocab_size=10, steps=3):
     record = Replay(config(folder.path), steps)
-    return RecordedCollector(record, filters, prompts_per_step=3, vocab_size=vocab_size)
+    return RecordedCollector(record, filters, RolloutConfig(name="replay", prompts_per_step=3), vocab_size)
 
 
 def collect(collector, step):

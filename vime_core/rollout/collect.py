@@ -122,14 +122,13 @@ class Collector:
         groups that passed are a smaller batch.
 
         Raises:
-            ConfigError: when the filters dropped every group.
+            ConfigError: when the filters dropped every group, or too many and `partial_batch` is off.
             EngineError, DeadlineError, PluginError, RewardError: the first failure of a part; the rest is cancelled.
         """
         started = time.perf_counter()
         outcomes = await self._outcomes(step, policy_version)
         generated = max(outcome.generated_at for outcome in outcomes)
-        wanted = self._config.prompts_per_step
-        missing = missing_groups(step, outcomes, wanted)
+        missing = missing_groups(step, outcomes, self._config)
         devices = self._config.num_engines * self._config.tensor_parallel_size
         return Collected(outcomes, missing, generated - started, time.perf_counter() - generated, devices)
 
@@ -183,12 +182,13 @@ def drop_reason(filters: Sequence[Filter], group: Group) -> str | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def missing_groups(step: int, outcomes: Sequence[Outcome], wanted: int) -> int:
-    """By how many groups a step is short of those `wanted`; tells why.
+def missing_groups(step: int, outcomes: Sequence[Outcome], config: RolloutConfig) -> int:
+    """By how many groups a step is short of `prompts_per_step`; tells why.
 
     Raises:
-        ConfigError: when the filters dropped every group.
+        ConfigError: when the filters dropped every group, or too many and `partial_batch` is off.
     """
+    wanted = config.prompts_per_step
     kept = sum(outcome.dropped is None for outcome in outcomes)
     if kept >= wanted:
         return 0
@@ -201,15 +201,15 @@ def missing_groups(step: int, outcomes: Sequence[Outcome], wanted: int) -> int:
             f"step {step}: the filters dropped all {tried} groups ({reasons}; verdicts: {verdicts}); loosen the "
             "filters, raise rollout.max_oversampling, or use prompts that the policy sometimes solves"
         )
-    logger.warning(
-        "step %d: %d of %d groups are missing: filters dropped %s of the %d that rollout.max_oversampling allows",
-        step,
-        wanted - kept,
-        wanted,
-        reasons,
-        tried,
+    told = (
+        f"step {step}: {wanted - kept} of {wanted} groups are missing: filters dropped {reasons} of the {tried} tried"
     )
-    return wanted - kept
+    if not config.partial_batch:
+        raise ConfigError(
+            f"{told}; raise rollout.max_oversampling, loosen the filters, or set rollout.partial_batch=true"
+        )
+    logger.warning("%s, which is all that rollout.max_oversampling allows", told)
+    return short
 
 
 def _counts(names: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from vime_core.rollout.collect import Collected, Outcome, drop_reason, missing_g
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vime_core.config.schema import RolloutConfig
     from vime_core.plugins.interfaces import Filter, RolloutRecord
     from vime_core.types import Group
 
@@ -21,16 +22,16 @@ class RecordedCollector:
     Args:
         record: of another run.
         filters: a group must pass all; the first that drops it gives the reason.
-        prompts_per_step: groups that a step should have.
+        config: the rollout's settings.
         vocab_size: of the model that is trained.
     """
 
     def __init__(
-        self, record: RolloutRecord, filters: Sequence[Filter], prompts_per_step: int, vocab_size: int
+        self, record: RolloutRecord, filters: Sequence[Filter], config: RolloutConfig, vocab_size: int
     ) -> None:
         self._record = record
         self._filters = filters
-        self._prompts_per_step = prompts_per_step
+        self._config = config
         self._vocab_size = vocab_size
         self._step = 0
 
@@ -38,14 +39,14 @@ class RecordedCollector:
         """The groups of one step; samples keep the policy versions that they were recorded with.
 
         Raises:
-            ConfigError: when the filters dropped every group.
+            ConfigError: when the filters dropped every group, or too many and `partial_batch` is off.
             RunFolderError: when the step cannot be read, or its tokens are not of this model.
         """
         started = time.perf_counter()
         groups = self._record.groups(step)
         self._check_tokens(step, groups)
         outcomes = [Outcome(group, drop_reason(self._filters, group), time.perf_counter()) for group in groups]
-        missing = missing_groups(step, outcomes, self._prompts_per_step)
+        missing = missing_groups(step, outcomes, self._config)
         self._step = step
         return Collected(outcomes, missing, time.perf_counter() - started, score_seconds=0.0, devices=0)
 
