@@ -8,7 +8,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 
-from vime_core.config.compose import compose
+from vime_core.config.compose import compose, engines_only
 from vime_core.config.location import conf_folder
 from vime_core.config.render import render
 from vime_core.config.schema import Config
@@ -205,7 +205,24 @@ def test_recorded_rollouts_need_no_data(acme):
     composed = acme("model.path=/m", "rollout=replay", "rollout.path=/run", "sync=auto")
     assert composed.missing == []
     assert composed.config.data.train == ""
-    assert composed.provenance["data.train"] == "not read by rollout=replay"
+    assert composed.provenance["data.train"] == "not read"
+
+
+def test_the_engines_of_a_run_alone(acme):
+    run = acme("model.path=/m", "train.layers=[1]", "train.world_size=4", "rollout.memory_gib=2", "train.lr=1e-3")
+    with pytest.raises(PluginError, match="no sync strategy fits"):  # that of acme wants its own training backend
+        engines_only(run)
+    with pytest.raises(ConfigError, match="rollout=replay has no engines"):
+        engines_only(acme("model.path=/m", "rollout=replay", "rollout.path=/run", "sync=auto"))
+
+
+def test_the_engines_of_a_run_alone_with_the_components_of_the_repository():
+    run = compose(["model.path=/m", "hardware=cpu", "train.lr=1e-3", "rollout.max_num_seqs=3"])
+    composed = engines_only(run, ["rollout.num_engines=2"])
+    assert composed.missing == []
+    assert (composed.tree["train"]["name"], composed.tree["rollout"]["name"]) == ("none", "vllm")
+    assert (composed.tree["rollout"]["max_num_seqs"], composed.tree["rollout"]["num_engines"]) == (3, 2)
+    assert composed.tree["sync"]["name"] == "shm"
 
 
 def test_composing_leaves_nothing_behind(acme):

@@ -110,14 +110,38 @@ def compose(
     block = _blocked(parsed, folder, name, config_folder)
     plugins = load_plugins(block)
     merged = merge(plugins, conf_folder() if saved else folder, name, parsed, config_folder, saved)
-    composed = _typed(plugins, merged, overrides, require_available)
+    composed = _typed(plugins, merged, overrides, require_available=require_available)
     _check_blocked(composed, block)
     if composed.typed.plugins.strict:
         plugins.check_strict()
     return composed
 
 
-def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_available: bool) -> ComposedConfig:
+def engines_only(composed: ComposedConfig, overrides: Sequence[str] = ()) -> ComposedConfig:
+    """The configuration of a run's engines alone: nothing is trained, and no prompts of `data` are read.
+
+    Args:
+        composed: of the run; `data` may be incomplete.
+        overrides: what else is different.
+
+    Raises:
+        ConfigError: for anything wrong with `overrides`, and when the run has no engines.
+        PluginError: for a component that cannot be used here.
+    """
+    rollout = composed.components["rollout"].entry
+    if not has_engines(rollout):
+        raise ConfigError(
+            f"rollout={rollout.name} has no engines that could answer; choose one that has, as in rollout=vllm"
+        )
+    changes = ["train=none", "train.world_size=1", *overrides]
+    saved = SavedConfig("the run's configuration", composed.tree)
+    merged = merge(composed.plugins, conf_folder(), "", parse_overrides(changes), None, saved)
+    return _typed(composed.plugins, merged, changes, require_available=True, reads_data=False)
+
+
+def _typed(
+    plugins: Plugins, merged: Merged, overrides: Sequence[str], *, require_available: bool, reads_data: bool = True
+) -> ComposedConfig:
     origins = provenance(merged.sources)
     placement = TypedTree({}, [], origins).fill({"placement": merged.tree.get("placement")})
     check_limits(placement, origins)
@@ -125,7 +149,8 @@ def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_a
     evals = merged.tree.get("evals")
     typed = TypedTree(components.configs, [*evals] if isinstance(evals, dict) else [], origins).fill(merged.tree)
     check_limits(typed, origins)
-    origins |= _leave_out_data(typed, components.chosen)
+    if not (reads_data and has_engines(components.chosen["rollout"].entry)):
+        origins |= _leave_out_data(typed)
     check_unused(typed, components.chosen, origins, merged.sources)
     check_settings(cast("Config", typed), origins)
     check_rollout(cast("Config", typed), components.chosen, origins)
@@ -135,20 +160,17 @@ def _typed(plugins: Plugins, merged: Merged, overrides: Sequence[str], require_a
     return ComposedConfig(typed, plugins, components.chosen, told, tuple(overrides))
 
 
-def _leave_out_data(typed: DictConfig, components: Mapping[str, Registered]) -> dict[str, str]:
-    """Recorded rollouts bring their prompts: what is required of `data` then, and not set, is left empty.
+def _leave_out_data(typed: DictConfig) -> dict[str, str]:
+    """What is required of `data` and not set is left empty: nobody reads it. Recorded rollouts bring their prompts.
 
     Returns:
         Provenance of the keys that were left empty.
     """
-    rollout = components["rollout"].entry
-    if has_engines(rollout):
-        return {}
     keys = [key for key in missing_keys(typed) if key.startswith("data.")]
     texts = [key for key in keys if OmegaConf.get_type(typed.data, key.removeprefix("data.")) is str]
     for key in texts:
         OmegaConf.update(typed, key, "")
-    return dict.fromkeys(texts, f"not read by rollout={rollout.name}")
+    return dict.fromkeys(texts, "not read")
 
 
 def _check_paths(config_file: Path | None, config_folder: Path | None) -> None:

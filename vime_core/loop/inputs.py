@@ -44,7 +44,7 @@ class Inputs:
     model: LocalModel
     tokenizer: Tokenizer
     source: PromptSource | None
-    """None when the rollouts exist already: then no prompts are read, and `record` has them."""
+    """None when no prompts of `data` are read; when the rollouts exist already, `record` has them."""
     record: RolloutRecord | None
     eval_sets: Sequence[EvalSet]
     algorithm: Algorithm
@@ -70,8 +70,12 @@ class Inputs:
             self.source.restore(state["data"])
 
 
-def prepare(composed: ComposedConfig) -> Inputs:
+def prepare(composed: ComposedConfig, *, reads_data: bool = True) -> Inputs:
     """Read model folder and data, build what needs no process of its own, and check that all fits together.
+
+    Args:
+        composed: the configuration.
+        reads_data: whether the prompts of `data` are wanted.
 
     Raises:
         UserError: one line that names what is wrong and what to do.
@@ -92,7 +96,8 @@ def prepare(composed: ComposedConfig) -> Inputs:
         devices_per_engine=config.rollout.tensor_parallel_size,
         shared=config.placement == "colocated",
     )
-    source = components["data"].build(config.data, tokenizer, config.run.seed, limit) if generates else None
+    reads = generates and reads_data
+    source = components["data"].build(config.data, tokenizer, config.run.seed, limit) if reads else None
     eval_sets = load_eval_sets(config.evals, keys, tokenizer, limit) if config.eval.every else []
     _check_rewards(config, source, eval_sets)
     return Inputs(
@@ -122,9 +127,9 @@ def prepare(composed: ComposedConfig) -> Inputs:
 
 def _check_rewards(config: Config, source: PromptSource | None, eval_sets: Sequence[EvalSet]) -> None:
     """Recorded rollouts have their verdicts, and a reward for everything leaves no row without one."""
-    if source is not None and any(map(is_restricted, config.rewards.values())):
+    if (source is not None or eval_sets) and any(map(is_restricted, config.rewards.values())):
         held_out = (prompt for eval_set in eval_sets for prompt in eval_set.prompts)
-        check_coverage(config.rewards, chain(_epoch(source), held_out))
+        check_coverage(config.rewards, chain(() if source is None else _epoch(source), held_out))
 
 
 def _epoch(source: PromptSource) -> Iterator[Prompt]:

@@ -78,6 +78,18 @@ class Identity:
         return cls(id=secrets.token_hex(4), key=secrets.token_urlsafe(32))
 
 
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The running processes, whatever is done with them."""
+
+    pool: RewardPool
+    """Started where something is scored."""
+    trainers: TrainerGroup
+    rollout: RolloutBackend
+    events: asyncio.AbstractEventLoop
+    """Runs all that waits for engines and rewards."""
+
+
 @contextmanager
 def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
     """Start keeper, Ray, trainer, engines and scoring processes; end them all on leaving.
@@ -85,29 +97,46 @@ def started(inputs: Inputs, run: OpenRun) -> Iterator[Parts]:
     Raises:
         VimeError: the first cause, when a part does not start.
     """
-    config, identity = inputs.config, Identity.new()
-    with ExitStack() as stack:
-        reporter = stack.enter_context(closing(_reporter(inputs, run)))
+    with closing(_reporter(inputs, run)) as reporter:
         reporter.note(f"run folder: {run.folder.path}")
         _tell_data(inputs, reporter)
+        with machines(inputs, run.folder, reporter.note, scores=inputs.record is None) as running:
+            yield _assemble(inputs, run, reporter, running)
+
+
+@contextmanager
+def machines(inputs: Inputs, folder: RunFolder, note: Callable[[str], None], *, scores: bool) -> Iterator[Machines]:
+    """Start the processes; end them all on leaving.
+
+    Args:
+        inputs: what they are started from.
+        folder: gets their logs.
+        note: told what is going on.
+        scores: whether scoring processes are wanted.
+
+    Raises:
+        VimeError: the first cause, when a part does not start, and when one dies later.
+    """
+    config, identity = inputs.config, Identity.new()
+    with ExitStack() as stack:
         keeper = Keeper.start(
-            identity.id, run.folder.logs, log_file=run.folder.log_file, health_deadline_s=config.deadlines.health
+            identity.id, folder.logs, log_file=folder.log_file, health_deadline_s=config.deadlines.health
         )
         stack.callback(keeper.close, config.deadlines.stop)
         pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
         stack.callback(pool.close)
-        if inputs.record is None:
+        if scores:
             pool.start()
-        nodes = stack.enter_context(cluster(inputs, identity.id, keeper.address, run.folder))
+        nodes = stack.enter_context(cluster(inputs, identity.id, keeper.address, folder))
         trainers = _trainers(inputs, nodes, identity)
         stack.callback(trainers.close)
-        rollout = _rollout(inputs, nodes, identity, keeper.address, run.folder.logs)
+        rollout = _rollout(inputs, nodes, identity, keeper.address, folder.logs)
         stack.callback(rollout.close)
-        reporter.note(f"starting {inputs.layout.ranks} trainer ranks and {inputs.layout.engines} engines")
+        note(f"starting {inputs.layout.ranks} trainer ranks and {inputs.layout.engines} engines")
         start_side_by_side([trainers.start, rollout.start])
         events = stack.enter_context(event_loop(config.deadlines.stop))
         stack.enter_context(vigil([keeper.check, nodes.check, trainers.check, rollout.health]))
-        yield _assemble(inputs, run, reporter, pool, trainers, rollout, events)
+        yield Machines(pool, trainers, rollout, events)
 
 
 @contextmanager
@@ -139,29 +168,21 @@ def start_side_by_side(starts: Sequence[Callable[[], None]]) -> None:
         future.result()
 
 
-def _assemble(
-    inputs: Inputs,
-    run: OpenRun,
-    reporter: Reporter,
-    pool: RewardPool,
-    trainers: TrainerGroup,
-    rollout: RolloutBackend,
-    events: asyncio.AbstractEventLoop,
-) -> Parts:
+def _assemble(inputs: Inputs, run: OpenRun, reporter: Reporter, running: Machines) -> Parts:
     config = inputs.config
     seed, stop_ids = config.run.seed, inputs.model.geometry.eos_token_ids
-    judge = Judge(pool, config.rewards)
-    makers = (inputs.function, rollout, judge, inputs.tokenizer)
-    trainer = Trainer(trainers, inputs.algorithm, config.train) if _trains(inputs) else NoTrainer()
+    judge = Judge(running.pool, config.rewards)
+    makers = (inputs.function, running.rollout, judge, inputs.tokenizer)
+    trainer = Trainer(running.trainers, inputs.algorithm, config.train) if _trains(inputs) else NoTrainer()
     return Parts(
         config=config,
         accelerator=inputs.accelerator,
         algorithm=inputs.algorithm,
-        events=events,
-        rollout=rollout,
-        collector=_collector(inputs, rollout, judge),
+        events=running.events,
+        rollout=running.rollout,
+        collector=_collector(inputs, running.rollout, judge),
         evaluator=Evaluator(inputs.eval_sets, *makers, config.rollout, seed, stop_ids),
-        trainers=trainers,
+        trainers=running.trainers,
         trainer=trainer,
         probe=_probe(inputs, trainer),
         folder=run.folder,
@@ -178,9 +199,7 @@ def _trains(inputs: Inputs) -> bool:
 def _collector(inputs: Inputs, rollout: RolloutBackend, judge: Judge) -> Collector | RecordedCollector:
     config, geometry = inputs.config, inputs.model.geometry
     if inputs.record is not None:
-        return RecordedCollector(
-            inputs.record, inputs.filters, config.rollout.prompts_per_step, vocab_size=geometry.vocab_size
-        )
+        return RecordedCollector(inputs.record, inputs.filters, config.rollout, vocab_size=geometry.vocab_size)
     return Collector(
         cast("PromptSource", inputs.source),
         inputs.function,
