@@ -201,9 +201,8 @@ def missing_groups(step: int, outcomes: Sequence[Outcome], config: RolloutConfig
             f"step {step}: the filters dropped all {tried} groups ({reasons}; verdicts: {verdicts}); loosen the "
             "filters, raise rollout.max_oversampling, or use prompts that the policy sometimes solves"
         )
-    told = (
-        f"step {step}: {wanted - kept} of {wanted} groups are missing: filters dropped {reasons} of the {tried} tried"
-    )
+    short = wanted - kept
+    told = f"step {step}: {short} of {wanted} groups are missing: filters dropped {reasons} of the {tried} tried"
     if not config.partial_batch:
         raise ConfigError(
             f"{told}; raise rollout.max_oversampling, loosen the filters, or set rollout.partial_batch=true"
