@@ -235,5 +235,11 @@ def recording(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def long_recording(tmp_path_factory):
+    """Three hundred steps of rollouts."""
+    return record(tmp_path_factory.mktemp("recordings") / "long", steps=300)
+
+
+@pytest.fixture(scope="session")
 def world(tmp_path_factory):
     return World(tmp_path_factory.mktemp("world"))

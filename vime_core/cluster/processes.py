@@ -62,6 +62,12 @@ def title(pid: int) -> str:
         return "?"
 
 
+def is_unreaped(process: ProcessId) -> bool:
+    """Whether this very process runs, or has ended and its parent has not taken note of it."""
+    row = _row(process.pid)
+    return row is not None and row.start == process.start
+
+
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process; one that is traced is not."""
     row = _row(pid)

@@ -67,6 +67,7 @@ class Vitals:
         end = self._process.end()
         if end is None:
             return None
+        self._notice_deaths()
         # A server goes down in order when one of its processes is killed, and its log does not say by what.
         how = self._killed[0] if self._killed else end
         return f"{self._name} {how} (log: {self._log})" if KILLED in how else f"{self._name} {how}: {self.cause()}"
@@ -92,9 +93,12 @@ class Vitals:
 
     def _notice_deaths(self) -> None:
         for process, witness in list(self._members.items()):
-            if witness.has_ended():
-                status = witness.status()
-                if status is not None and status > SIGNALLED:
-                    self._killed.append(f"lost {witness.title} (process {witness.pid}), which {describe(status)}")
-                witness.close()
-                del self._members[process]
+            if not witness.has_ended():
+                continue
+            status = witness.status()
+            if status is None and processes.is_unreaped(process):
+                continue
+            if status is not None and status > SIGNALLED:
+                self._killed.append(f"lost {witness.title} (process {witness.pid}), which {describe(status)}")
+            witness.close()
+            del self._members[process]
