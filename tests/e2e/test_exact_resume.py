@@ -198,7 +198,7 @@ def test_a_live_run_can_be_replayed_to_the_same_weights(world, straight):
 @pytest.mark.full
 @pytest.mark.engine
 def test_recording_without_training_samples_the_untrained_policy(world, straight):
-    recorded = world.run("train=none", *DETERMINISTIC, "train.steps=2", "run.name=recorded")
+    recorded = world.run("train=none", *DETERMINISTIC, "train.lr=1e-6", "train.steps=2", "run.name=recorded")
     assert recorded.status == 0, recorded.output
     assert tokens(recorded.folder, 1) == tokens(straight.folder, 1)
     rows = recorded.metrics

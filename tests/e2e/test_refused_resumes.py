@@ -61,6 +61,9 @@ def refused(settings, tmp_path, capsys, monkeypatch):
         assert status == 2, told
         assert len(told.splitlines()) == 1
         assert told.startswith("error: ")
+        validated = main(["config", "--validate", *settings, *overrides])
+        if "is in use by" not in told:
+            assert (validated, capsys.readouterr().err.strip()) == (2, told)
         assert contents(tmp_path) == before
         return told
 
@@ -166,7 +169,7 @@ def test_other_settings_than_were_recorded(not_replayed):
 
 def test_evaluation_without_engines(not_replayed, world):
     told = not_replayed("eval.every=2", f"+evals.a.path={world.data}")
-    assert "eval.every=2 needs engines, and rollout=replay has none" in told
+    assert "eval.every=2 (command line) needs engines, and rollout=replay has none" in told
 
 
 def test_neither_training_nor_generating(not_replayed):

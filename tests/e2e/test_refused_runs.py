@@ -22,6 +22,8 @@ def refused(world, tmp_path, capsys, monkeypatch):
         status = main(["train", *settings, *limits, *overrides])
         told = capsys.readouterr().err.strip()
         assert status == 2, told
+        assert main(["config", "--validate", *settings, *limits, *overrides]) == 2
+        assert capsys.readouterr().err.strip() == told
         assert len(told.splitlines()) == 1
         assert told.startswith("error: ")
         assert not (tmp_path / "out").exists()

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 from vime_core.cli.parser import Parser, add_overrides, warn
 from vime_core.config.compose import compose
 from vime_core.config.render import render
-from vime_core.config.validate import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
-    """Print the configuration; with `--validate` also check components, model folder and what is missing."""
+    """Print the configuration; with `--validate` first check everything that a run checks before it starts."""
     parser = Parser("config", "Print the configuration that `vime train` would use, as YAML.")
     add_overrides(parser)
     parser.add_argument("--no-provenance", action="store_true", help="leave out where each value came from")
     parser.add_argument("--json", action="store_true", help="print JSON: config, provenance, missing")
     parser.add_argument(
-        "--validate", action="store_true", help="also check that the components can be used here, and the model folder"
+        "--validate",
+        action="store_true",
+        help="first check all that `vime train` checks before it starts: components, model, data, run folder",
     )
     options = parser.parse_intermixed_args(arguments)
     composed = compose(
@@ -32,7 +33,10 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     )
     warn(composed.plugins)
     if options.validate:
-        check_model(composed)
+        # Imported late: it reads data and builds the algorithm, which brings torch.
+        from vime_core.loop.validate import validate
+
+        validate(composed)
     if options.json:
         content = {"config": composed.tree, "provenance": dict(composed.provenance), "missing": composed.missing}
         print(json.dumps(content, indent=2))

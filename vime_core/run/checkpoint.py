@@ -100,7 +100,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints, ascending; whether they are whole is not looked at."""
-        found = (re.fullmatch(r"step_(\d+)", entry.name) for entry in self._folder.iterdir() if entry.is_dir())
+        entries = self._folder.iterdir() if self._folder.is_dir() else ()
+        found = (re.fullmatch(r"step_(\d+)", entry.name) for entry in entries if entry.is_dir())
         return sorted(int(match[1]) for match in found if match)
 
     def latest(self) -> Checkpoint | None:

@@ -54,8 +54,7 @@ class RunFolder:
             ConfigError: when `run.name` cannot be part of a folder name.
             RunFolderError: when the folder cannot be made.
         """
-        if not re.fullmatch(r"[\w.+=-]+", config.name):
-            raise ConfigError(f"run.name={config.name!r} may hold only letters, digits and any of _.+=-")
+        _check_name(config.name)
         parent = Path(config.root) / time.strftime("%Y-%m-%d")
         name = f"{time.strftime('%H-%M-%S')}_{config.name}"
         folder, number = cls(parent / name), 1
@@ -67,6 +66,17 @@ class RunFolder:
                 folder = cls(parent / f"{name}_{number}")
             else:
                 return folder
+
+    @classmethod
+    def check_new(cls, config: RunConfig) -> None:
+        """Check what can be checked of a run folder before it is made.
+
+        Raises:
+            ConfigError: when `run.name` cannot be part of a folder name.
+            RunFolderError: when `run.root` cannot be written to.
+        """
+        _check_name(config.name)
+        check_writable(Path(config.root))
 
     @classmethod
     def create_at(cls, path: Path) -> RunFolder:
@@ -81,10 +91,21 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The run folder at `path`.
+        """The run folder at `path`, to go on in.
 
         Raises:
             RunFolderError: when there is none, or it has a format that this vime cannot read.
+        """
+        folder = cls.check_open(path)
+        folder._make_subfolders()
+        return folder
+
+    @classmethod
+    def check_open(cls, path: Path) -> RunFolder:
+        """What `open` gives and checks, without making anything.
+
+        Raises:
+            RunFolderError: as `open`, and when the folder cannot be written to.
         """
         folder = cls(path)
         if not folder.path.is_dir():
@@ -92,7 +113,7 @@ class RunFolder:
         if not folder.config_file.is_file():
             raise RunFolderError(f"{path} is no run folder: it has no config.yaml")
         check_format(folder.origin_file)
-        folder._make_subfolders()
+        check_writable(folder.path)
         return folder
 
     @classmethod
@@ -198,3 +219,21 @@ class RunFolder:
         return RunFolderError(
             f"cannot make the run folder {self.path}: {error.strerror}; set run.root to a writable folder"
         )
+
+
+def check_writable(path: Path) -> None:
+    """Check that a folder is there and can be written to, or that it can be made; makes nothing.
+
+    Raises:
+        RunFolderError: names the folder that is in the way.
+    """
+    there = next(folder for folder in (path.resolve(), *path.resolve().parents) if folder.exists())
+    if not there.is_dir():
+        raise RunFolderError(f"{path} cannot be a folder: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RunFolderError(f"{there} cannot be written to; run folders need a writable one")
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[\w.+=-]+", name):
+        raise ConfigError(f"run.name={name!r} may hold only letters, digits and any of _.+=-")

@@ -11,7 +11,7 @@ import xxhash
 
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.run.checkpoint import Checkpoint, CheckpointStore
-from vime_core.run.folder import RunFolder
+from vime_core.run.folder import RunFolder, check_writable
 from vime_core.run.origin import check_model, write_origin
 from vime_core.run.versions import write_versions
 
@@ -90,6 +90,29 @@ def open_run(
         raise
 
 
+def check_run(
+    config: Config,
+    tree: Mapping[str, Any],
+    model: Mapping[str, str],
+    check_state: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Check what `open_run` checks, with the same arguments, and change nothing; a lock is not looked at.
+
+    Raises:
+        ConfigError: for a `run.name` that no folder can have.
+        RunFolderError: when no run folder can be made, there is nothing to continue, or it does not fit.
+    """
+    if config.resume.mode == "never" or config.resume.run is None:
+        RunFolder.check_new(config.run)
+        return
+    path = Path(config.resume.run)
+    if config.resume.mode == "auto" and _starts_anew(path):
+        check_writable(path)
+        return
+    folder = RunFolder.check_open(path)
+    _checkpoint_to_continue(_store(folder, config, tree), folder, config, tree, model, check_state)
+
+
 def check_same(saved: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
     """Compare two configuration trees.
 
@@ -122,9 +145,11 @@ def config_fingerprint(tree: Mapping[str, Any]) -> str:
 
 def _find(path: Path, *, create: bool) -> RunFolder:
     """The folder to continue; with `create` one that is missing, or holds nothing yet, becomes a run folder."""
-    if create and (not path.exists() or RunFolder(path).is_blank()):
-        return RunFolder.create_at(path)
-    return RunFolder.open(path)
+    return RunFolder.create_at(path) if create and _starts_anew(path) else RunFolder.open(path)
+
+
+def _starts_anew(path: Path) -> bool:
+    return not path.exists() or RunFolder(path).is_blank()
 
 
 def _prepare(
@@ -134,7 +159,29 @@ def _prepare(
     model: Mapping[str, str],
     check_state: Callable[[Mapping[str, Any]], None],
 ) -> OpenRun:
-    checkpoints = CheckpointStore(folder.checkpoints, config.checkpoint.keep_last, config_fingerprint(tree))
+    checkpoints = _store(folder, config, tree)
+    checkpoint = _checkpoint_to_continue(checkpoints, folder, config, tree, model, check_state)
+    checkpoints.clean()
+    folder.cut_after(checkpoint.step if checkpoint else -1)
+    folder.write_config(tree)
+    write_versions(folder.versions_file)
+    write_origin(folder.origin_file, model)
+    return OpenRun(folder, checkpoints, checkpoint)
+
+
+def _store(folder: RunFolder, config: Config, tree: Mapping[str, Any]) -> CheckpointStore:
+    return CheckpointStore(folder.checkpoints, config.checkpoint.keep_last, config_fingerprint(tree))
+
+
+def _checkpoint_to_continue(
+    checkpoints: CheckpointStore,
+    folder: RunFolder,
+    config: Config,
+    tree: Mapping[str, Any],
+    model: Mapping[str, str],
+    check_state: Callable[[Mapping[str, Any]], None],
+) -> Checkpoint | None:
+    """The last one, checked; None when the run starts."""
     checkpoint = checkpoints.latest()
     if checkpoint is None and config.resume.mode == "must":
         raise RunFolderError(
@@ -144,12 +191,7 @@ def _prepare(
         _check_fits(checkpoint, folder, tree)
         check_model(folder.origin_file, model, config.model.path)
         check_state(checkpoint.state)
-    checkpoints.clean()
-    folder.cut_after(checkpoint.step if checkpoint else -1)
-    folder.write_config(tree)
-    write_versions(folder.versions_file)
-    write_origin(folder.origin_file, model)
-    return OpenRun(folder, checkpoints, checkpoint)
+    return checkpoint
 
 
 def _check_fits(checkpoint: Checkpoint, folder: RunFolder, tree: Mapping[str, Any]) -> None:
