@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,10 +65,22 @@ class Model:
 @pytest.fixture(scope="session")
 def ranks_program() -> ModuleType:
     """`ranks_program.py`, for its functions."""
-    spec = importlib.util.spec_from_file_location("vime_megatron_ranks_program", HERE / "ranks_program.py")
+    return load("ranks_program")
+
+
+@pytest.fixture(scope="session")
+def layouts() -> ModuleType:
+    """`layouts.py`, for its functions."""
+    return load("layouts")
+
+
+def load(name: str) -> ModuleType:
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"vime_megatron_{name}", HERE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -80,13 +93,14 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Model]
     def make(**changes: Any) -> Model:
         key = json.dumps(changes, sort_keys=True)
         if key not in made:
-            made[key] = _write_model(tmp_path_factory.mktemp("model"), changes)
+            made[key] = write_model(tmp_path_factory.mktemp("model"), changes)
         return made[key]
 
     return make
 
 
-def _write_model(folder: Path, changes: dict[str, Any]) -> Model:
+def write_model(folder: Path, changes: dict[str, Any]) -> Model:
+    """Write a model with random weights, see `make_model`."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     family = Qwen3Moe() if changes.get("family") == "qwen3_moe" else Qwen3()
@@ -120,33 +134,31 @@ def moe_model(make_model: Callable[..., Model]) -> Model:
 
 @pytest.fixture(scope="session")
 def make_context() -> Callable[..., TrainContext]:
+    """`train_context`."""
+    return train_context
+
+
+def train_context(model: Model, **settings: Any) -> TrainContext:
     """A context for one rank; keyword arguments are settings, or fields of the context."""
-
-    def make(model: Model, **settings: Any) -> TrainContext:
-        fields = {
-            "temperature": 1.0,
-            "keep_reference": False,
-            "total_updates": 10,
-            **{
-                name: settings.pop(name)
-                for name in ("temperature", "keep_reference", "total_updates")
-                if name in settings
-            },
-        }
-        return TrainContext(
-            rank=0,
-            world_size=1,
-            config=MegatronConfig(**{"dtype": "float32", "lr": 1e-3, "logprob_chunk_tokens": 16, **settings}),
-            model_path=model.path,
-            geometry=model.geometry,
-            tensor_map=model.tensor_map,
-            accelerator=CpuAccelerator(AcceleratorConfig()),
-            device="cpu",
-            seed=0,
-            **fields,
-        )
-
-    return make
+    fields = {
+        "temperature": 1.0,
+        "keep_reference": False,
+        "total_updates": 10,
+        **{name: settings.pop(name) for name in ("temperature", "keep_reference", "total_updates") if name in settings},
+    }
+    config = MegatronConfig(**{"dtype": "float32", "lr": 1e-3, "logprob_chunk_tokens": 16, **settings})
+    return TrainContext(
+        rank=0,
+        world_size=config.world_size,
+        config=config,
+        model_path=model.path,
+        geometry=model.geometry,
+        tensor_map=model.tensor_map,
+        accelerator=CpuAccelerator(AcceleratorConfig()),
+        device="cpu",
+        seed=0,
+        **fields,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -180,6 +192,11 @@ def start(process_group: None, make_context: Callable[..., TrainContext]) -> Ite
 
 @pytest.fixture(scope="session")
 def samples() -> list[TrainSample]:
+    """`train_samples`."""
+    return train_samples()
+
+
+def train_samples() -> list[TrainSample]:
     """Two groups of samples of many lengths; one is all masked, one has holes in its mask, one no response."""
     lengths = [(3, 7), (5, 1), (4, 12), (1, 2), (6, 9), (2, 4), (4, 3), (9, 5), (3, 0)]
     made = []

@@ -1,13 +1,16 @@
 """Runs training backends on one rank of several: `python ranks_program.py RANK WORLD_SIZE PORT FOLDER`.
 
 FOLDER/job.pkl holds a list of scenarios, each a list of (context, calls); FOLDER/result_RANK.pkl gets the results.
-`conftest.py` loads this module too, to run the same calls in the test process.
+Tests load this module too: to start the ranks, and to run the same calls in their own process.
 """
 
 from __future__ import annotations
 
 import pickle
+import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +29,40 @@ if TYPE_CHECKING:
     from vime_core.plugins.interfaces import TrainContext
 
 DEADLINE = timedelta(seconds=180)
+
+
+def run_ranks(folder: Path, job: dict[str, Any], size: int, *, deadline_s: float) -> list[dict[str, Any]]:
+    """Run a job on so many ranks of their own processes; the results of each rank.
+
+    Raises:
+        RuntimeError: with the end of what a failed rank wrote.
+    """
+    (folder / "job.pkl").write_bytes(pickle.dumps(job))
+    store = distributed.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
+    with ExitStack() as stack:
+        processes = []
+        for rank in range(size):
+            errors = stack.enter_context((folder / f"errors_{rank}.txt").open("wb"))
+            command = [sys.executable, __file__, str(rank), str(size), str(store.port), str(folder)]
+            processes.append(subprocess.Popen(command, stderr=errors))
+            stack.callback(processes[-1].wait)
+            stack.callback(processes[-1].kill)
+        _wait(processes, folder, time.monotonic() + deadline_s)
+    return [pickle.loads((folder / f"result_{rank}.pkl").read_bytes()) for rank in range(size)]
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, deadline: float) -> None:
+    """Until all have ended well; the first that fails tells why, for the others then wait for it in vain."""
+    while any(process.poll() is None for process in processes):
+        failed = [rank for rank, process in enumerate(processes) if process.poll() not in (None, 0)]
+        if failed or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for rank, process in enumerate(processes):
+        if process.poll() not in (None, 0):
+            raise RuntimeError(f"rank {rank} failed:\n{(folder / f'errors_{rank}.txt').read_text()[-3000:]}")
+    if any(process.poll() is None for process in processes):
+        raise RuntimeError("the ranks did not end in time")
 
 
 def execute(context: TrainContext, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -103,7 +140,46 @@ def _call(backend: MegatronBackend, name: str, *args: Any, **kwargs: Any) -> Any
         return gradients(backend)
     if name == "weights":
         return weights(backend)
+    if name in SABOTAGE:
+        return SABOTAGE[name](backend)
     return getattr(backend, name)(*args)
+
+
+@torch.no_grad()
+def unmark_norms(backend: MegatronBackend) -> None:
+    """Norms no longer say that each rank sees a part of the tokens."""
+    for name, weight in backend._passes._policy.named_parameters():
+        if "layernorm" in name:
+            weight.sequence_parallel = False
+
+
+@torch.no_grad()
+def swap_experts(backend: MegatronBackend) -> None:
+    """Two experts of the first layer with experts that this rank holds change places."""
+    for layer in backend._passes._policy.decoder.layers:
+        if isinstance(layer.mlp, mcore.MoELayer):
+            first, second = layer.mlp.experts.local_experts[:2]
+            for one, other in zip(first.parameters(), second.parameters(), strict=True):
+                kept = one.clone()
+                one.copy_(other)
+                other.copy_(kept)
+            return
+
+
+@torch.no_grad()
+def transpose_heads(backend: MegatronBackend) -> None:
+    """In the first layer of each stage the first query head and the key head of each group change places."""
+    policy = backend._passes._policy
+    weight, size = policy.decoder.layers[0].self_attention.linear_qkv.weight, policy.config.kv_channels
+    heads = policy.config.num_attention_heads // policy.config.num_query_groups
+    groups = weight.view(-1, heads + 2, size, weight.shape[1])
+    kept = groups[:, 0].clone()
+    groups[:, 0] = groups[:, heads]
+    groups[:, heads] = kept
+
+
+SABOTAGE = {"unmark_norms": unmark_norms, "swap_experts": swap_experts, "transpose_heads": transpose_heads}
+"""Faults that a comparison of layouts must catch."""
 
 
 def main(rank: int, world_size: int, port: int, folder: Path) -> None:
@@ -112,7 +188,9 @@ def main(rank: int, world_size: int, port: int, folder: Path) -> None:
     store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=False, timeout=DEADLINE)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=DEADLINE)
     job = pickle.loads((folder / "job.pkl").read_bytes())
-    results: dict[str, Any] = {"vocabulary": vocabulary_parallel(**job.pop("vocabulary"))}
+    results: dict[str, Any] = {}
+    if "vocabulary" in job:
+        results["vocabulary"] = vocabulary_parallel(**job.pop("vocabulary"))
     for name, parts in job.items():
         results[name] = [
             execute(replace(context, rank=rank, world_size=world_size), [_of_rank(call, rank) for call in calls])

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from torch import distributed
 
 from vime_core.data.batching import build_update, pack
 from vime_grpo.config import GRPOConfig
@@ -21,6 +15,7 @@ from vime_megatron.logprobs import Vocabulary, token_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.ranks
 
@@ -83,24 +78,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path, make_context: Callable[..., Any], model: Any, samples: list[Any]) -> list[dict[str, Any]]:
+def results(
+    folder: Path, make_context: Callable[..., Any], model: Any, samples: list[Any], ranks_program: Any
+) -> list[dict[str, Any]]:
     """What each of two ranks found."""
-    (folder / "job.pkl").write_bytes(pickle.dumps(job(make_context, model, samples, folder)))
-    store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    program = Path(__file__).with_name("ranks_program.py")
-    with ExitStack() as stack:
-        processes = []
-        for rank in range(2):
-            errors = stack.enter_context((folder / f"errors_{rank}.txt").open("wb"))
-            command = [sys.executable, str(program), str(rank), "2", str(store.port), str(folder)]
-            processes.append(subprocess.Popen(command, stderr=errors))
-            stack.callback(processes[-1].wait)
-            stack.callback(processes[-1].kill)
-        for rank, process in enumerate(processes):
-            assert process.wait(timeout=DEADLINE_S) == 0, (folder / f"errors_{rank}.txt").read_text()[-3000:]
+    found = ranks_program.run_ranks(folder, job(make_context, model, samples, folder), 2, deadline_s=DEADLINE_S)
     warned = [line for line in (folder / "errors_0.txt").read_text().splitlines() if "Warning" in line]
     assert not warned
-    return [pickle.loads((folder / f"result_{rank}.pkl").read_bytes()) for rank in range(2)]
+    return list(found)
 
 
 def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:

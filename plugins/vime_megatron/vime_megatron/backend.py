@@ -47,6 +47,7 @@ class MegatronBackend:
             ModelError: when the model cannot be built here or its weights do not fit.
         """
         compat.install()
+        compat.overlap_communication()
         noise.ignore(noise.IN_CALLS)
         context = self._context
         layout = plan_layout(self._config, context.geometry)

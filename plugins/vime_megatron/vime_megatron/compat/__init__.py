@@ -8,6 +8,7 @@ where they are needed: with a CUDA or ROCm device nothing of Megatron's device h
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +32,7 @@ __all__ = [
     "has_device",
     "install",
     "needed",
+    "overlap_communication",
     "restore_device_random_states",
 ]
 
@@ -57,6 +59,14 @@ def restore_device_random_states(states: list[torch.Tensor]) -> None:
 def needed() -> list[Guard]:
     """The guards that this machine and this installation need."""
     return [guard for guard in GUARDS if guard.needed()]
+
+
+def overlap_communication() -> None:
+    """Let tensor-parallel layers issue their communication before the matrix product that hides it.
+
+    Megatron asks for one hardware queue a device, which keeps the order; it warns where that is not set.
+    """
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
 def install() -> list[str]:

@@ -88,6 +88,11 @@ PARALLEL_GUARDS = (
         Site(MAPPINGS, 442, "device=torch.cuda.current_device()"),
     ),
     host_torch(
+        "tensor_parallel_layers",
+        "the scattered gradient of a layer's input is allocated on the current CUDA device",
+        Site("tensor_parallel.layers", 552, "device=torch.cuda.current_device()"),
+    ),
+    host_torch(
         "global_memory_buffer",
         "buffers of gathered activations are allocated on the current CUDA device",
         Site("utils", 631, "device=torch.cuda.current_device()"),
