@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from fractions import Fraction
 
+from vime_math_verifier.arithmetic import evaluate
 from vime_math_verifier.words import ATTACHED_UNITS, DOUBTS, EXPLAINING_WORDS, HEDGES, UNIT_LETTERS, VALUE_WORDS
 
 MAX_CHARS = 1_000
@@ -29,7 +31,8 @@ _CHARACTERS = str.maketrans(
     }
 )
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\{\\,\}|,\\!|\\,|[\u2009\u202f\u00a0])(?=[0-9]{3}(?![0-9]))")
-_HTML = re.compile(r"</?(?:b|i|u|em|strong|p|code|span|center|br ?/?)>", re.IGNORECASE)
+_TIMES = re.compile(r"(?<=[0-9]) ?(?<!\*)\*(?!\*) ?(?=[0-9])")
+_HTML = re.compile(r"</?(?:b|i|u|em|strong|p|code|span|center|br ?/?)>|&nbsp;", re.IGNORECASE)
 _SIGN_GROUP = re.compile(r"\{([+-])\}(?=[0-9])")
 _DEGREES = re.compile(r"(?:\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])|°)(?: ?(?:\\(?:text|mathrm) ?\{)?[CFK]\b)?|℃|℉")
 _COLOUR = re.compile(r"\\(?:text)?color ?\{[A-Za-z]{1,20}\}|\\(?:begin|end) ?\{[A-Za-z]{1,20}\*?\}")
@@ -39,10 +42,10 @@ _LATEX_DRESS = re.compile(
 )
 _ESCAPED = re.compile(r"\\([$%#&_])")
 _CURRENCY_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])[$€£¥₹]+(?=[0-9])")
-_CURRENCY = re.compile(r"[$€£¥₹]")
+_CURRENCY = re.compile(r"[$€£¥₹]|\b(?:USD|EUR|GBP|INR|Rs\.?) ?(?=[0-9])")
 _TIE = re.compile(r"(?<=[A-Za-z0-9])~|~(?=[A-Za-z])")
 _MARKDOWN_AND_QUOTES = re.compile(r"[*_`#{}\"'“”‘’]")  # noqa: RUF001
-_EQUALS = re.compile(r"=|\b(?:is|equals)\b", re.IGNORECASE)
+_EQUALS = re.compile(r"=|\b(?:is|are|equals)\b", re.IGNORECASE)
 _OPENING = re.compile(r"(?:[(\[] ?){1,4}")
 _CLOSING_OF = {"(": ")", "[": "]"}
 _POWER_OF_UNIT = re.compile(r"(?<=[A-Za-z])(?: ?\^ ?-?[123]| ?[²³])")
@@ -62,7 +65,7 @@ def parse_answer(text: str) -> str | None:
     """The one number that an answer states, in canonical form; None when there is none or more than one reading.
 
     Accepts a number followed by units or an explanation, alone or as the last side of an equation whose other sides
-    are names or the same number.
+    are names or have the same value.
     """
     if len(text) > MAX_CHARS:
         return None
@@ -77,7 +80,7 @@ def parse_answer(text: str) -> str | None:
     value = _leading_number(last.strip(" :")) if others else None
     if others and not others[0].strip():
         del others[0]
-    if value is None or not all(_is_name(side) or canonical_number(side) == value for side in others):
+    if value is None or not all(_is_name(side) or _has_value(side, value) for side in others):
         return None
     return value
 
@@ -90,7 +93,7 @@ def is_dress(line: str) -> bool:
 def undress(text: str) -> str:
     """The text without Markdown and LaTeX around its words and numbers, and with plain characters for special ones."""
     text = _THOUSANDS.sub(",", text).translate(_CHARACTERS)
-    text = _HTML.sub(" ", text)
+    text = _HTML.sub(" ", _TIMES.sub(" × ", text))  # noqa: RUF001
     text = _SIGN_GROUP.sub(r"\1", text)
     text = _DEGREES.sub(" ", text)
     text = _COLOUR.sub(" ", text)
@@ -156,6 +159,14 @@ def _is_explanation(words: list[str]) -> bool:
     """Whether the words after a number give a reason or a remark, without doubting it."""
     doubts = DOUBTS if words[0] in EXPLAINING_WORDS else HEDGES
     return doubts.isdisjoint(words)
+
+
+def _has_value(side: str, value: str) -> bool:
+    """Whether a side of an equation is the number, or arithmetic that comes to it."""
+    if canonical_number(side) == value:
+        return True
+    result = evaluate(side.strip())
+    return result is not None and result == Fraction(value)
 
 
 def _is_name(side: str) -> bool:
