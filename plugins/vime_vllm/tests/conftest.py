@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import secrets
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+import aiohttp
 import numpy as np
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from yarl import URL
 
 from vime_core.accelerators.cpu import CpuAccelerator
 from vime_core.config.schema import AcceleratorConfig
@@ -201,6 +206,95 @@ class Run:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE")
+BODY = {
+    "model": "m",
+    "prompt": "p",
+    "messages": [{"role": "user", "content": "c"}],
+    "input": "i",
+    "query": "q",
+    "documents": ["d"],
+    "token_ids": [1],
+    "sampling_params": {"max_tokens": 1},
+    "url": "http://127.0.0.1:9",
+    "method": "m",
+}
+"""Makes sense to every route that looks at the body before the key."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What somebody without the key gets."""
+
+    method: str
+    path: str
+    way: str
+    status: int
+    body: bytes
+
+
+class Stranger:
+    """Somebody on this machine who does not have the key, or does not show it as one must."""
+
+    def __init__(self, key: str, engine: str) -> None:
+        basic = base64.b64encode(f"vime:{key}".encode()).decode()
+        self.ways = {
+            "no key": {},
+            "another key": {"Authorization": f"Bearer {'0' * len(key)}"},
+            "most of the key": {"Authorization": f"Bearer {key[:-1]}"},
+            "more than the key": {"Authorization": f"Bearer {key}0"},
+            "no scheme": {"Authorization": key},
+            "another scheme": {"Authorization": f"Basic {basic}"},
+            "another case": {"Authorization": f"Bearer {key.swapcase()}"},
+            "another header": {"X-Api-Key": key, "Api-Key": key, "X-Authorization": f"Bearer {key}"},
+            "a cookie": {"Cookie": f"Authorization=Bearer {key}; key={key}"},
+            "the query": {},
+        }
+        self._query = f"key={key}&api_key={key}&token={key}"
+        self._engine = engine
+
+    def try_all(self, base, routes):
+        """Each route in every wrong way with its own methods, and in two with all methods."""
+        wanted = [
+            (method, path, way)
+            for path, own in routes.items()
+            for method in METHODS
+            for way in (self.ways if method in own else ("no key", "another key"))
+        ]
+
+        async def together():
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=32)) as session:
+                return await asyncio.gather(*(self._ask(session, base, *request) for request in wanted))
+
+        return asyncio.run(together())
+
+    async def _ask(self, session, base, method, path, way):
+        address = path.replace("/ENGINE", "/" + quote(self._engine, safe="")).replace("ENGINE", self._engine)
+        if way == "the query":
+            address += ("&" if "?" in address else "?") + self._query
+        url = URL(base + address, encoded=True)
+        body = BODY if method in ("POST", "PUT", "PATCH") else None
+        async with session.request(method, url, headers=self.ways[way], json=body) as answer:
+            return Answer(method, path, way, answer.status, await answer.read())
+
+    @staticmethod
+    def websocket_status(url):
+        """The status that a websocket without a key is refused with."""
+
+        async def connect():
+            async with aiohttp.ClientSession() as session:
+                with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
+                    await session.ws_connect(url)
+                return refusal.value.status
+
+        return asyncio.run(connect())
+
+
+@pytest.fixture
+def stranger(run):
+    return Stranger(run.context.run_key, run.backend.endpoints()[0].url)
 
 
 @pytest.fixture(scope="module")

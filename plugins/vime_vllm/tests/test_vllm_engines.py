@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import re
 import signal
 import time
+from ipaddress import ip_address
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +33,36 @@ VOCAB = 120
 PARAMS = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, max_tokens=24, stop_token_ids=(), seed=0)
 SHARED_PROMPT = [3 + 7 * i % (VOCAB - 3) for i in range(300)]
 """More than two blocks of the prefix cache."""
+
+
+ROUTER_ROUTES = {
+    "/liveness": {"GET"},
+    "/readiness": {"GET"},
+    "/health": {"GET"},
+    "/health_generate": {"GET"},
+    "/v1/models": {"GET"},
+    "/get_model_info": {"GET"},
+    "/get_server_info": {"GET"},
+    "/list_workers": {"GET"},
+    "/get_loads": {"GET"},
+    "/add_worker?url=http://127.0.0.1:9": {"POST"},
+    "/remove_worker?url=ENGINE": {"POST"},
+    "/flush_cache": {"POST"},
+    "/workers": {"GET", "POST"},
+    "/workers/ENGINE": {"GET", "DELETE"},
+    "/generate": {"POST"},
+    "/inference/v1/generate": {"POST"},
+    "/v1/completions": {"POST"},
+    "/v1/chat/completions": {"POST"},
+    "/v1/embeddings": {"POST"},
+    "/rerank": {"POST"},
+    "/v1/rerank": {"POST"},
+    "/v1/responses": {"POST"},
+    "/v1/responses/1": {"GET", "DELETE"},
+    "/v1/responses/1/cancel": {"POST"},
+    "/v1/responses/1/input": {"GET"},
+}
+"""Of vllm-router 0.1.17; it has no OpenAPI of its own. ENGINE stands for the URL of an engine."""
 
 
 def params(**changes):
@@ -120,36 +152,73 @@ def test_greedy_takes_the_most_probable_tokens(run):
         prompt = [*prompt, token]
 
 
-def test_every_route_asks_for_the_key(run):
-    """All routes that the engine itself lists; the health probe of the router is the one exception."""
-    log = (run.context.log_folder / "engine-0.log").read_text()
-    routes = re.findall(r"Route: (\S+), Methods: (\S+)", log)
-    assert {"/inference/v1/generate", "/pause", "/update_weights", "/collective_rpc", "/metrics"} <= {
-        p for p, _ in routes
-    }
-    for base in [endpoint.url for endpoint in run.backend.endpoints()]:
-        for path, methods in routes:
-            method = "POST" if "POST" in methods else "GET"
-            expected = 200 if path == "/health" else 401
-            assert run.get(base + path, method=method)[0] == expected, path
-            if expected == 401:
-                assert run.get(base + path, "wrong", method=method)[0] == 401, path
-        assert run.get(base + "/weight_info", run.context.run_key)[0] == 200
+def test_no_route_of_an_engine_opens_without_the_key(run, stranger):
+    """What its OpenAPI names, what its log names, and what neither does; every method, every wrong way."""
+    [url, _] = [endpoint.url for endpoint in run.backend.endpoints()]
+    routes = engine_routes(run, url)
+    assert {"/inference/v1/generate", "/pause", "/update_weights", "/collective_rpc", "/metrics"} <= routes.keys()
+    assert {"/openapi.json", "/docs"} <= routes.keys()
+    before = traces(run)
+    for answer in stranger.try_all(url, routes):
+        if (answer.method, answer.path) == ("GET", "/health"):
+            # The lock's own answer to the router's probe.
+            assert (answer.status, answer.body) == (200, b""), answer
+        else:
+            assert answer.status == 401, answer
+    assert stranger.websocket_status(url + "/v1/realtime") == 403
+    assert traces(run) == before
 
 
-def test_the_router_opens_no_way_around_the_key(run):
+def test_no_route_of_the_router_opens_without_the_key(run, stranger):
+    """Its own routes, administration included, and those of the engines behind it."""
     router = run.backend._router.url
-    for path in ("/inference/v1/generate", "/pause", "/update_weights", "/v1/completions"):
-        assert run.get(router + path, method="POST")[0] in (400, 401, 404, 405, 422), path
-    for endpoint in run.backend.endpoints():
-        assert "false" in run.get(endpoint.url + "/is_paused", run.context.run_key)[1]
+    behind = engine_routes(run, run.backend.endpoints()[0].url)
+    before = traces(run)
+    for answer in stranger.try_all(router, behind | ROUTER_ROUTES):
+        if answer.status != 401:
+            # It says of its own routes which methods they lack, and answers what browsers ask before a request.
+            assert answer.method not in ROUTER_ROUTES.get(answer.path, ()), answer
+            assert (answer.status, answer.body) == (200 if answer.method == "OPTIONS" else 405, b""), answer
+    assert stranger.websocket_status(router + "/v1/realtime") == 401
+    assert traces(run) == before
+
+
+def test_the_key_opens_the_doors(run):
+    doors = {
+        run.backend.endpoints()[0].url: ("/version", "/weight_info", "/metrics", "/openapi.json", "/docs", "/health"),
+        run.backend._router.url: ("/list_workers", "/workers", "/health", "/liveness", "/readiness"),
+    }
+    for base, paths in doors.items():
+        for path in paths:
+            assert run.get(base + path, run.context.run_key)[0] == 200, base + path
+
+
+def engine_routes(run, url):
+    """Path -> methods that its OpenAPI or its log names, and some paths that neither does."""
+    spec = json.loads(run.get(url + "/openapi.json", run.context.run_key)[1])
+    routes = {path: {method.upper() for method in methods} for path, methods in spec["paths"].items()}
+    log = (run.context.log_folder / "engine-0.log").read_text()
+    for path, methods in re.findall(r"Route: (\S+), Methods: (.+)", log):
+        routes.setdefault(path, set()).update(methods.split(", "))
+    for path in ("/", "/nothing", "/v1/realtime", "/health/", "//pause", "/v1/../pause", "/%70ause"):
+        routes.setdefault(path, {"GET", "POST"})
+    return {path.replace("{response_id}", "1"): methods for path, methods in routes.items()}
+
+
+def traces(run):
+    """What a request that got through would have changed."""
+    key, engines = run.context.run_key, [endpoint.url for endpoint in run.backend.endpoints()]
+    states = [run.get(url + path, key)[1] for url in engines for path in ("/is_paused", "/weight_info")]
+    workers = sorted(json.loads(run.get(run.backend._router.url + "/list_workers", key)[1])["urls"])
+    assert workers == sorted(engines)
+    return states, run.metric("request_success_total")
 
 
 def test_servers_listen_on_loopback_only(run):
     servers = [*_processes(run), *psutil.Process(run.backend._router._process.pid).children(recursive=True)]
     listening = [c.laddr.ip for server in servers for c in server.net_connections() if c.status == "LISTEN"]
     assert len(listening) >= 4
-    assert set(listening) == {"127.0.0.1"}
+    assert all(ip_address(ip).is_loopback for ip in listening), listening
 
 
 def _processes(run):
@@ -165,6 +234,12 @@ def _prefix(process):
         return process.environ().get("VIME_SEGMENT_PREFIX", "")
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return ""
+
+
+def test_engines_unpickle_no_requests(run):
+    servers = [process for process in _processes(run) if process.cmdline()[1:3] == ["-m", "vime_vllm.server"]]
+    assert len(servers) == 2
+    assert {process.environ()["VLLM_ALLOW_INSECURE_SERIALIZATION"] for process in servers} == {"0"}
 
 
 def test_the_key_is_on_no_command_line(run):
