@@ -22,6 +22,8 @@ COMMANDS = {
     "plugins": "list, describe and check the components there are",
     "report": "write curves, verdicts and samples of a run into one HTML page",
     "verifier": "measure how often rewards are wrong on responses whose truth is known",
+    "generate": "answer prompts with the engines of a run",
+    "eval": "measure accuracy and pass@k on held-out sets",
     "export": "write the weights of a checkpoint as a Hugging Face folder",
 }
 """Command -> summary; each is a module beside this one with a function `run(arguments, *, show_traceback)`."""

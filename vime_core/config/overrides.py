@@ -15,6 +15,8 @@ from vime_core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SEARCH_PATH = "hydra.searchpath"
+
 GROUPS = (*SINGLE, *SEVERAL, *FILE_GROUPS)
 
 
@@ -33,12 +35,13 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def for_hydra(overrides: Sequence[Override]) -> list[str]:
     """The overrides such that Hydra sets keys it does not know: the typed schema judges them afterwards.
 
-    `experiment=null`, the default, is left out: Hydra takes no null there.
+    `experiment=null`, the default, is left out: Hydra takes no null there. So is the search path.
     """
     return [
         _forced(override)
         for override in overrides
         if not (override.key_or_group in FILE_GROUPS and override.value() is None)
+        and override.key_or_group != SEARCH_PATH
     ]
 
 
@@ -69,6 +72,12 @@ def given_value(overrides: Sequence[Override], key: str) -> Any:
     return values[-1] if values else None
 
 
+def quoted(value: str) -> str:
+    """A value that an override takes as it is, whatever characters it holds."""
+    escaped = value.replace("\\'", "\\\\'").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def _forced(override: Override) -> str:
     line = str(override.input_line)
     if is_selection(override) or override.is_hydra_override() or override.is_delete():
@@ -90,7 +99,7 @@ def _check(override: Override) -> None:
     text, key = override.input_line, override.key_or_group
     if override.is_sweep_override():
         raise ConfigError(f"{text} lists several values: add --multirun for a run of each, or write [a,b] for a list")
-    if override.is_hydra_override() and key != "hydra.searchpath":
+    if override.is_hydra_override() and key != SEARCH_PATH:
         raise ConfigError(f"{text} has no effect here: run folders are set with run.root and run.name")
     if not is_selection(override):
         if not key or override.package is not None or "/" in key:

@@ -50,6 +50,16 @@ def record_parser(first: Row, config: FilesConfig) -> Callable[[Row], Record]:
     )
 
 
+def chat_of(row: Row, prompt_key: str) -> Messages:
+    """The chat messages of a row in either form, whatever else the row lacks.
+
+    Raises:
+        DataError: when it has none.
+    """
+    key = "prompt" if "reward_model" in row.values else prompt_key
+    return _messages(row, key, row.values.get(key))
+
+
 def _parse_dapo(row: Row) -> Record:
     rest = dict(row.values)
     messages = _messages(row, "prompt", rest.pop("prompt", None))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.config.compose import compose
+from vime_core.config.overrides import quoted
 from vime_core.config.validate import families
 from vime_core.errors import ResourceError, RunFolderError
 from vime_core.models.export import export_model
@@ -152,16 +153,10 @@ def _overrides(model: Path | None, accelerator: str | None) -> list[str]:
     """A checkpoint can be read by one rank, however many wrote it."""
     overrides = ["train.world_size=1"]
     if model is not None:
-        overrides.append(f"model.path={_quoted(str(model))}")
+        overrides.append(f"model.path={quoted(str(model))}")
     if accelerator is not None:
-        overrides.append(f"accelerator={_quoted(accelerator)}")
+        overrides.append(f"accelerator={quoted(accelerator)}")
     return overrides
-
-
-def _quoted(value: str) -> str:
-    """A value that an override takes as it is, whatever characters it holds."""
-    escaped = value.replace("\\'", "\\\\'").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _check_space(output: Path, model: LocalModel, dtype: str) -> None:

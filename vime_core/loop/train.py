@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from vime_core.cluster.calls import first_line
 from vime_core.log import log_to
 from vime_core.loop.colocated import ColocatedLoop
 from vime_core.loop.inputs import prepare
+from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.loop.parts import started
 from vime_core.models.fingerprint import model_fingerprint
 from vime_core.run.report import DONE
@@ -20,9 +19,6 @@ from vime_core.run.resume import open_run
 from vime_core.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
     from vime_core.config.compose import ComposedConfig
     from vime_core.loop.parts import Parts
     from vime_core.run.resume import OpenRun
@@ -42,7 +38,7 @@ def run(composed: ComposedConfig) -> int:
     """
     inputs = prepare(composed)
     opened = open_run(inputs.config, composed.tree, model_fingerprint(inputs.model.path), inputs.check_state)
-    with log_to(opened.folder.log_file, "driver"), _terminated_like_interrupted():
+    with log_to(opened.folder.log_file, "driver"), terminated_like_interrupted():
         log.info("vime %s starts as process %d on %s", __version__, os.getpid(), socket.gethostname())
         end = INTERRUPTED
         try:
@@ -73,23 +69,9 @@ def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> None:
     try:
         parts.reporter.run_started(composed.tree)
         ColocatedLoop(parts).run(opened.checkpoint)
-        reason = DONE
+        reason = parts.reporter.stop_reason or DONE
     except Exception as error:
         reason = first_line(error)
         raise
     finally:
         parts.reporter.run_finished(reason)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends a run in the same order as Ctrl-C."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

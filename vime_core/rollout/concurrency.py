@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 async def run_jobs(next_job: Callable[[int], Coroutine[Any, Any, T] | None], finished: Callable[[T], None]) -> None:
@@ -48,6 +49,46 @@ async def run_all(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         return await asyncio.gather(*tasks)
     finally:
         await _cancel(tasks)
+
+
+async def run_in_order(
+    items: Iterable[Item],
+    work: Callable[[Item], Coroutine[Any, Any, T]],
+    *,
+    at_a_time: int,
+    finished: Callable[[T], None] | None = None,
+) -> list[T]:
+    """What `work` makes of each item, in the order of the items.
+
+    Args:
+        items: taken in this order.
+        work: on one item.
+        at_a_time: most items under way at one time.
+        finished: told each result once it and all before it are there.
+
+    Raises:
+        BaseException: the first that `work` raises, after all others were cancelled.
+    """
+    waiting = iter(enumerate(items))
+    done: dict[int, T] = {}
+    results: list[T] = []
+
+    async def numbered(position: int, item: Item) -> tuple[int, T]:
+        return position, await work(item)
+
+    def next_job(running: int) -> Coroutine[Any, Any, tuple[int, T]] | None:
+        following = next(waiting, None) if running < at_a_time else None
+        return None if following is None else numbered(*following)
+
+    def keep(result: tuple[int, T]) -> None:
+        done.update([result])
+        while len(results) in done:
+            results.append(done.pop(len(results)))
+            if finished is not None:
+                finished(results[-1])
+
+    await run_jobs(next_job, keep)
+    return results
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:

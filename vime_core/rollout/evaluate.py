@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vime_core.data.prompts import PromptTable
-from vime_core.rollout.concurrency import run_jobs
+from vime_core.rollout.concurrency import run_in_order
 from vime_core.rollout.groups import GroupMaker
 from vime_core.rollout.metrics import evaluation_metrics
 from vime_core.rollout.sampling import evaluation_params, group_id
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
 
     from vime_core.config.schema import EvalSetConfig, RolloutConfig
     from vime_core.data.config import FilesConfig
@@ -91,27 +90,29 @@ class Evaluator:
         """
         metrics: dict[str, float] = {}
         for eval_set in self._sets:
-            metrics.update(evaluation_metrics(eval_set.name, await self._groups(eval_set, policy_version)))
+            metrics.update(evaluation_metrics(eval_set.name, await self.groups(eval_set, policy_version)))
         return metrics
 
-    async def _groups(self, eval_set: EvalSet, policy_version: int) -> list[Group]:
+    async def groups(
+        self, eval_set: EvalSet, policy_version: int, finished: Callable[[Group], None] | None = None
+    ) -> list[Group]:
+        """Answer and judge one set.
+
+        Args:
+            eval_set: of any name.
+            policy_version: that the engines must have.
+            finished: told each group, in the order of the prompts.
+
+        Raises:
+            EngineError, DeadlineError, PluginError, RewardError: as `evaluate`.
+        """
         requests = self._config.prompts_per_step * self._config.samples_per_prompt  # as in a training step
-        limit = max(1, requests // eval_set.config.samples_per_prompt)
-        prompts = iter(enumerate(eval_set.prompts))
-        groups: dict[int, Group] = {}
-
-        async def answer(position: int, prompt: Prompt) -> tuple[int, Group]:
-            return position, await self._group(eval_set, prompt, policy_version)
-
-        def next_job(running: int) -> Coroutine[Any, Any, tuple[int, Group]] | None:
-            following = next(prompts, None) if running < limit else None
-            return None if following is None else answer(*following)
-
-        def finished(result: tuple[int, Group]) -> None:
-            groups.update([result])
-
-        await run_jobs(next_job, finished)
-        return [groups[position] for position in sorted(groups)]
+        return await run_in_order(
+            eval_set.prompts,
+            lambda prompt: self._group(eval_set, prompt, policy_version),
+            at_a_time=max(1, requests // eval_set.config.samples_per_prompt),
+            finished=finished,
+        )
 
     async def _group(self, eval_set: EvalSet, prompt: Prompt, policy_version: int) -> Group:
         identity = group_id(f"eval/{eval_set.name}", 0, prompt.id)
