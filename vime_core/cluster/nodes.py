@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.cluster.calls import gather
 from vime_core.cluster.hosts import loopback_identity
-from vime_core.cluster.keeper import Keeper
-from vime_core.errors import ModelError, PluginError, RunFolderError
+from vime_core.cluster.node_keeper import NodeKeeper
+from vime_core.errors import KeeperError, ModelError, PluginError, RunFolderError, VimeError
 from vime_core.models.fingerprint import model_fingerprint
 from vime_core.plugins.manager import load_plugins
 from vime_core.types import NodePlace
@@ -47,6 +47,7 @@ class NodeNeeds:
     log_folder: Path
     log_file: Path
     health_deadline_s: float
+    stop_deadline_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,13 @@ class NodeState:
 
 
 class NodeAgent:
-    """Runs on one node, in a Ray actor that ends with the driver; the node's keeper ends with it."""
+    """Runs on one node, in a Ray actor that ends with the driver; then the node's keeper cleans up there."""
 
     def __init__(self, needs: NodeNeeds) -> None:
         """Nothing is looked at before `check`."""
         self._needs = needs
         self._closing = threading.Event()
-        self._keeper: Keeper | None = None
+        self._keeper: NodeKeeper | None = None
 
     def check(self) -> None:
         """Compare the node with the driver's.
@@ -91,8 +92,12 @@ class NodeAgent:
     def start(self) -> NodeState:
         """Start the node's keeper."""
         needs = self._needs
-        self._keeper = Keeper.start(
-            needs.run_id, needs.log_folder, health_deadline_s=needs.health_deadline_s, log_file=needs.log_file
+        self._keeper = NodeKeeper(
+            needs.run_id,
+            needs.log_folder,
+            health_deadline_s=needs.health_deadline_s,
+            log_file=needs.log_file,
+            deadline_s=needs.stop_deadline_s,
         )
         return NodeState(node_address(), loopback_identity(), self._keeper.address)
 
@@ -102,15 +107,20 @@ class NodeAgent:
         Raises:
             KeeperError: when the keeper has ended before, or has been stopped for too long.
         """
-        while not self._closing.wait(POLL_S) and self._keeper is not None:
-            self._keeper.check()
+        keeper = self._keeper
+        while keeper is not None and not self._closing.wait(POLL_S):
+            try:
+                keeper.check()
+            except VimeError as error:
+                if not self._closing.is_set():
+                    raise KeeperError(f"node {node_address()}: {error}") from error
 
-    def close(self, deadline_s: float) -> None:
+    def close(self) -> None:
         """The run ends in order; safe to call twice and before `start`."""
         self._closing.set()
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            keeper.close(deadline_s)
+            keeper.close()
 
     def _check_files(self, where: str) -> None:
         needs = self._needs
@@ -185,14 +195,14 @@ class NodeGroup:
         for ref in ended:
             gather([ref], [self._names[ref]], what="the run", deadline_s=POLL_S)
 
-    def close(self, deadline_s: float) -> None:
+    def close(self) -> None:
         """End all keepers in order, and the agents; safe to call twice and after a failed start."""
         import ray
 
         agents, self._agents, self._names = self._agents, {}, {}
-        refs = [agent.close.remote(deadline_s) for agent in agents.values()]
+        refs = [agent.close.remote() for agent in agents.values()]
         if refs:
-            ray.wait(refs, num_returns=len(refs), timeout=deadline_s)
+            ray.wait(refs, num_returns=len(refs), timeout=self._needs.stop_deadline_s)
         for agent in agents.values():
             ray.kill(agent, no_restart=True)
 

@@ -49,6 +49,7 @@ def check_settings(config: Config, provenance: Mapping[str, str]) -> None:
             "or eval.every=0 to leave it out"
         )
     _check_batch(config, provenance)
+    _check_cluster(config, provenance)
 
 
 def check_sync(config: Config, components: Mapping[str, Registered]) -> None:
@@ -167,6 +168,19 @@ def families(composed: ComposedConfig) -> dict[str, ModelFamily]:
 
 def _told(key: str, value: object, provenance: Mapping[str, str]) -> str:
     return f"{key}={value}{where_from(provenance, key)}"
+
+
+def _check_cluster(config: Config, provenance: Mapping[str, str]) -> None:
+    """Keys that choose nodes choose among those of a cluster, for trainer and engines apart."""
+    cluster = config.cluster
+    for name, value in (("train_resource", cluster.train_resource), ("rollout_resource", cluster.rollout_resource)):
+        if value is None:
+            continue
+        told = _told(f"cluster.{name}", value, provenance)
+        if cluster.address is None:
+            raise ConfigError(f"{told} names nodes of a cluster: add cluster.address=<host:port> of its head node")
+        if config.placement == "colocated":
+            raise ConfigError(f"{told} places trainer and engines apart, so set placement=disjoint")
 
 
 def _check_batch(config: Config, provenance: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from vime_core.loop.inputs import Inputs
     from vime_core.run.folder import RunFolder
+
+log = logging.getLogger(__name__)
 
 
 class Cluster:
@@ -91,9 +94,17 @@ def cluster(inputs: Inputs, run_id: str, keeper: str, folder: RunFolder) -> Iter
             # One node, the driver's: its keeper and its plugins.
             places = dict.fromkeys(nodes, NodePlace(address=LOOPBACK, keeper=keeper))
         else:
-            stack.callback(group.close, config.deadlines.stop)
+            stack.callback(group.close)
             places = group.start(nodes)
+            _tell(inputs, nodes, places)
         yield Cluster(inputs, placement, [places[node] for node in nodes], group.check)
+
+
+def _tell(inputs: Inputs, nodes: Sequence[str], places: Mapping[str, NodePlace]) -> None:
+    parts = {f"trainer rank {rank}": rank for rank in range(inputs.layout.ranks)}
+    parts |= {f"engine-{engine}": inputs.layout.engine_bundles(engine)[0] for engine in range(inputs.layout.engines)}
+    for name, bundle in parts.items():
+        log.info("on node %s, at %s", nodes[bundle], places[nodes[bundle]].address, extra={"actor": name})
 
 
 def _ray(inputs: Inputs, keeper: str) -> RayRuntime | JoinedRay:
@@ -123,4 +134,5 @@ def _needs(inputs: Inputs, run_id: str, folder: RunFolder) -> NodeNeeds:
         log_folder=folder.logs,
         log_file=folder.log_file,
         health_deadline_s=inputs.config.deadlines.health,
+        stop_deadline_s=inputs.config.deadlines.stop,
     )
