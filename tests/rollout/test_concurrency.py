@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from vime_core.rollout.concurrency import run_all, run_jobs
+from vime_core.rollout.concurrency import run_all, run_in_order, run_jobs
 
 
 class Jobs:
@@ -111,3 +111,34 @@ def test_jobs_are_asked_for_when_others_have_finished():
         return jobs.started, sorted(finished)
 
     assert asyncio.run(main()) == ([0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_results_in_order_are_told_as_soon_as_those_before_are_there():
+    async def scenario():
+        jobs, told = Jobs(4), []
+        running = asyncio.create_task(run_in_order(range(4), jobs.job, at_a_time=2, finished=told.append))
+        await until(lambda: jobs.started == [0, 1])
+        jobs.events[1].set()
+        await until(lambda: jobs.started == [0, 1, 2])
+        assert told == []
+        jobs.events[0].set()
+        await until(lambda: told == [0, 1])
+        for event in jobs.events:
+            event.set()
+        assert await running == told == [0, 1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_the_first_failure_in_order_ends_all():
+    async def scenario():
+        jobs, error = Jobs(3), ValueError("second")
+        work = lambda index: jobs.failing(index, error) if index == 1 else jobs.job(index)  # noqa: E731
+        running = asyncio.create_task(run_in_order(range(3), work, at_a_time=3))
+        await until(lambda: len(jobs.started) == 3)
+        jobs.events[1].set()
+        with pytest.raises(ValueError, match="second"):
+            await running
+        assert jobs.cancelled == [0, 2]
+
+    asyncio.run(scenario())
