@@ -42,7 +42,15 @@ from vime_core.testing.components import OVERRIDES
         # limits
         ("train.dtype=float16", "train.dtype=float16: must be one of float32, bfloat16; did you mean bfloat16?"),
         ("algorithm.kind=mode", "algorithm.kind=mode: must be one of mean, sum"),
-        ("placement=disjont", "placement=disjont: must be colocated"),
+        ("placement=disjont", "placement=disjont: must be one of colocated, disjoint; did you mean disjoint?"),
+        (
+            "placement=disjoint cluster.train_resource=a",
+            "cluster.train_resource=a names nodes of a cluster: add cluster.",
+        ),
+        (
+            "cluster.address=h:1 cluster.rollout_resource=a",
+            "cluster.rollout_resource=a places trainer and engines apart",
+        ),
         ("train.steps=-1", "train.steps=-1: must be at least 0"),
         ("rollout.temperature=0", "rollout.temperature=0.0: must be more than 0"),
         ("rollout.top_p=1.5", "rollout.top_p=1.5: must be more than 0 and at most 1"),
