@@ -120,7 +120,7 @@ def test_one_line_names_the_thing_and_the_remedy(acme, override, message):
         ("defaults:\n  - nosuch", "unknown experiment 'nosuch'"),
         ("algorithm: {name: other}", "unknown algorithm 'other'; there are acme"),
         ("rewards: {other: {weight: 2}}", "unknown reward 'other'; there are acme"),
-        ("filters: {acme: {every: 2}}", "filters.acme is set, but filter 'acme' is not chosen"),
+        ("filters: {acme: {every: 2}}", "filters.acme (experiment/bad.yaml) is set, but filter 'acme' is not chosen"),
     ],
 )
 def test_a_mistake_in_a_file_names_the_file(acme, experiment, text, message):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config.slots import AUTO_CONFIGS, SEVERAL, SINGLE, default_settings
-from vime_core.config.sources import DEFAULT, component_defaults
+from vime_core.config.sources import DEFAULT, chosen_in, component_defaults, origin_of, where_from
 from vime_core.errors import ConfigError
 from vime_core.plugins.auto import choose_accelerator, choose_sync, has_engines
 from vime_core.plugins.kinds import AUTO, entry_type_of
@@ -50,14 +50,17 @@ def choose_components(
     for group in SINGLE:
         name = _name(plugins, group, merged.tree.get(group))
         if name != AUTO or group not in AUTO_CONFIGS:
-            chosen[group] = plugins.find(group, name)
-            _check_selected(merged, group, name, group)
+            with chosen_in(provenance.get(f"{group}.name", "")):
+                chosen[group] = plugins.find(group, name)
+            _check_selected(merged, group, name, group, provenance)
     for group, section in SEVERAL.items():
         settings = merged.tree.get(section)
         for label, child in (settings if isinstance(settings, dict) else {}).items():
             entry_name = str(child.get("name", label) if isinstance(child, dict) else label)
-            chosen[f"{section}.{label}"] = plugins.find(group, entry_name)
-            _check_selected(merged, group, entry_name, f"{section}.{label}")
+            key = f"{section}.{label}"
+            with chosen_in(origin_of(provenance, key)):
+                chosen[key] = plugins.find(group, entry_name)
+            _check_selected(merged, group, entry_name, key, provenance)
     if require_available:
         for registered in chosen.values():
             plugins.select(registered.entry.group, registered.entry.name)
@@ -75,12 +78,18 @@ def _name(plugins: Plugins, group: str, settings: Any) -> str:
     raise ConfigError(f"no {entry_type_of(group).kind} is chosen; choose one with {group}=<name> ({names})")
 
 
-def _check_selected(merged: Merged, group: str, name: str, key: str) -> None:
+def _check_selected(merged: Merged, group: str, name: str, key: str, provenance: Mapping[str, str]) -> None:
     if f"{group}/{name}" in merged.configs:
         return
     if group in SEVERAL:
-        raise ConfigError(f"{key} is set, but {group} {name!r} is not chosen; choose it with {group}=[..., {name}]")
-    raise ConfigError(f"{key}.name={name}: a component is chosen with {group}={name}, which brings its own defaults")
+        origin = where_from(provenance, key)
+        raise ConfigError(
+            f"{key}{origin} is set, but {group} {name!r} is not chosen; choose it with {group}=[..., {name}]"
+        )
+    origin = where_from(provenance, f"{key}.name")
+    raise ConfigError(
+        f"{key}.name={name}{origin}: a component is chosen with {group}={name}, which brings its own defaults"
+    )
 
 
 def _choose_auto(

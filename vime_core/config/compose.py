@@ -14,8 +14,7 @@ from vime_core.config.location import conf_folder
 from vime_core.config.merge import Merged, merge
 from vime_core.config.overrides import given_value, parse_overrides
 from vime_core.config.saved import SavedConfig
-from vime_core.config.slots import FILE_GROUPS
-from vime_core.config.sources import DEFAULT, leaves, provenance, read_yaml
+from vime_core.config.sources import DEFAULT, chosen_files, leaves, provenance, read_yaml
 from vime_core.config.typed import TypedTree
 from vime_core.config.unused import check_unused
 from vime_core.config.validate import check_rollout, check_settings, check_sync
@@ -191,12 +190,9 @@ def _blocked(parsed: Sequence[Override], folder: Path, name: str, config_folder:
 
 
 def _chosen_files(parsed: Sequence[Override], folder: Path, name: str, config_folder: Path | None) -> list[Path]:
-    files = [folder / f"{name}.yaml"]
-    for group in FILE_GROUPS:
-        chosen = given_value(parsed, group)
-        for option in chosen if isinstance(chosen, list) else [chosen]:
-            files += [base / group / f"{option}.yaml" for base in (folder, config_folder) if base]
-    return [file for file in files if file.is_file()]
+    main = folder / f"{name}.yaml"
+    chosen = chosen_files(parsed, [folder, *([config_folder] if config_folder else [])])
+    return [*([main] if main.is_file() else []), *chosen]
 
 
 def _check_blocked(composed: ComposedConfig, block: Sequence[str]) -> None:

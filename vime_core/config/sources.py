@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from omegaconf import OmegaConf
 
 from vime_core.config.slots import AUTO_CONFIGS, FILE_GROUPS, SEVERAL, SINGLE, settings_key
 from vime_core.config.store import ROOT
-from vime_core.errors import ConfigError
+from vime_core.errors import ConfigError, PluginError
+from vime_core.plugins.blame import add_note
 from vime_core.plugins.kinds import AUTO, entry_type_of
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hydra.core.override_parser.types import Override
+
+    from vime_core.plugins.discovery import PluginInfo
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -36,16 +40,46 @@ class Source:
     """Whether it is the whole configuration of an earlier run."""
 
 
-def config_source(config_path: str, package: str, folders: Sequence[Path]) -> Source:
-    """A config that Hydra merged: a file of the search path, or the defaults of a component."""
+def config_source(config_path: str, package: str, folders: Sequence[Path], owners: Mapping[Path, PluginInfo]) -> Source:
+    """A config that Hydra merged: a file of the search path, or the defaults of a component.
+
+    Args:
+        config_path: `<group>/<name>`.
+        package: key below which Hydra puts it; empty for the root.
+        folders: the search path.
+        owners: the plugins that ship some of these folders.
+    """
     for folder in folders:
         file = folder / f"{config_path}.yaml"
         if file.is_file():
             content = read_yaml(file)
             content.pop("defaults", None)
-            return Source(f"{config_path}.yaml", dict(leaves(content, package)))
+            owner = f" of plugin {owners[folder]}" if folder in owners else ""
+            return Source(f"{config_path}.yaml{owner}", dict(leaves(content, package)))
     node = ConfigStore.instance().load(f"{config_path}.yaml").node
     return Source(_defaults_label(config_path), dict(leaves(OmegaConf.to_container(node), package)))
+
+
+def chosen_files(overrides: Sequence[Override], folders: Sequence[Path]) -> list[Path]:
+    """The experiments and hardware profiles of these folders that the command line chooses."""
+    files: list[Path] = []
+    for override in overrides:
+        group, value = override.key_or_group, override.value()
+        if group in FILE_GROUPS:
+            names = value if isinstance(value, list) else [value]
+            files += [folder / group / f"{name}.yaml" for name in names for folder in folders]
+    return [file for file in files if file.is_file()]
+
+
+def chooses(file: Path, group: str, name: str) -> bool:
+    """Whether the defaults list of a file chooses `name` of a group."""
+    defaults = read_yaml(file).get("defaults")
+    for item in defaults if isinstance(defaults, list) else []:
+        for key, value in item.items() if isinstance(item, dict) else [str(item).rpartition("/")[::2]]:
+            chosen_group = key.removeprefix("override ").strip(" /") or file.parent.name
+            if chosen_group == group and name in (value if isinstance(value, list) else [value]):
+                return True
+    return False
 
 
 def override_source(overrides: Sequence[Override]) -> Source:
@@ -73,10 +107,26 @@ def provenance(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def where_from(provenance: Mapping[str, str], key: str) -> str:
-    """For messages: ` (label)` of what set a key, or else something below it; empty when nothing did."""
-    below = (label for name, label in provenance.items() if name.startswith(f"{key}."))
-    label = provenance.get(key) or next(below, None)
+    """For messages: ` (label)` as `origin_of` gives it; empty when nothing set the key."""
+    label = origin_of(provenance, key)
     return f" ({label})" if label else ""
+
+
+def origin_of(provenance: Mapping[str, str], key: str) -> str:
+    """Label of what set a key, or else something below it; empty when nothing did."""
+    below = (label for name, label in provenance.items() if name.startswith(f"{key}."))
+    return provenance.get(key) or next(below, "")
+
+
+@contextmanager
+def chosen_in(place: str) -> Iterator[None]:
+    """Let a PluginError about a chosen component name the file that chooses it; the command line needs no naming."""
+    try:
+        yield
+    except PluginError as error:
+        if place and place != COMMAND_LINE:
+            add_note(error, f"chosen in {place}")
+        raise
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

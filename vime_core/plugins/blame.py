@@ -22,11 +22,12 @@ def blame(plugin: PluginInfo, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _add_note(error, f"raised by plugin {plugin}, in {what}")
+        add_note(error, f"raised by plugin {plugin}, in {what}")
         raise
 
 
-def _add_note(error: Exception, note: str) -> None:
+def add_note(error: Exception, note: str) -> None:
+    """Add a line that is printed behind the error."""
     # Python 3.10 has no add_note; tracebacks show the attribute from 3.11 on.
     notes: list[str] = getattr(error, "__notes__", [])
     error.__notes__ = [*notes, note]

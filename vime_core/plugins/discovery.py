@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.errors import PluginError
@@ -51,6 +53,12 @@ class Candidate:
         if not EntryPoint.pattern.match(self.entry_point.value):
             raise PluginError(f"entry point {self.entry_point.value!r} must look like 'package.hooks'")
         return self.entry_point.load()
+
+    def conf_folder(self) -> Path | None:
+        """Folder `conf` beside the module that was loaded, with experiments and hardware profiles; None without one."""
+        file = getattr(sys.modules.get(self.entry_point.module), "__file__", None)
+        folder = Path(file).with_name("conf") if file else None
+        return folder if folder is not None and folder.is_dir() else None
 
 
 def discover() -> list[Candidate]:

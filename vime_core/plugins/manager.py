@@ -15,7 +15,8 @@ from vime_core.plugins.kinds import entry_type_of
 from vime_core.plugins.registration import Failure, Registered, register
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from vime_core.plugins.entries import Entry
 
@@ -32,6 +33,8 @@ class Plugins:
     blocked: Sequence[PluginInfo]
     unknown_blocks: Sequence[str]
     """Names to block that no plugin has."""
+    conf_folders: Mapping[Path, PluginInfo]
+    """Folders with YAML files that plugins ship, in the order in which they are searched."""
 
     def entries(self, kind: str) -> dict[str, Registered]:
         """All entries of a kind by name, whether available or not; of two with one name the first.
@@ -146,6 +149,7 @@ def load_plugins(block: Iterable[str] = ()) -> Plugins:
     registered: list[Registered] = []
     failed: list[Failure] = []
     left_out: list[PluginInfo] = []
+    conf_folders: dict[Path, PluginInfo] = {}
     candidates = discover()
     for candidate in candidates:
         if {candidate.info.name, candidate.info.distribution} & blocked and not _is_core(candidate):
@@ -157,8 +161,11 @@ def load_plugins(block: Iterable[str] = ()) -> Plugins:
         else:
             loaded.append(candidate.info)
             registered += result
+            folder = None if _is_core(candidate) else candidate.conf_folder()
+            if folder is not None:
+                conf_folders.setdefault(folder, candidate.info)
     known = {name for plugin in candidates for name in (plugin.info.name, plugin.info.distribution)}
-    return Plugins(loaded, registered, failed, left_out, unknown_blocks=sorted(blocked - known))
+    return Plugins(loaded, registered, failed, left_out, sorted(blocked - known), conf_folders)
 
 
 def _is_core(candidate: Candidate) -> bool:
