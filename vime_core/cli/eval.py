@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Answer and judge held-out sets, and print accuracy, pass@k and verdicts.
 
-The sets are the evals of the configuration, and the files of --data. Every sample is written to
+The sets are the evals of the configuration, or the files of --data. Every sample is written to
 FOLDER/rollouts/<set>.parquet, the numbers to FOLDER/results.json. Accuracies are means over prompts, with their 95 %
 confidence interval; pass@k is the unbiased estimate of Chen et al. 2021.
 

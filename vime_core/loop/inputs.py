@@ -13,6 +13,7 @@ from vime_core.config.validate import check_model, check_sampling
 from vime_core.data.config import FilesConfig
 from vime_core.data.tokenizer import Tokenizer
 from vime_core.errors import ConfigError
+from vime_core.loop.shared_memory import check_shared_memory
 from vime_core.plugins.auto import has_engines
 from vime_core.rewards.routing import check_coverage, is_restricted
 from vime_core.rollout.evaluate import EvalSet, load_eval_sets
@@ -85,6 +86,7 @@ def prepare(composed: ComposedConfig, *, reads_data: bool = True) -> Inputs:
     model = check_model(composed)
     algorithm: Algorithm = components["algorithm"].build(config.algorithm)
     check_sampling(config, algorithm.needs(), composed.provenance)
+    check_shared_memory(config, components, model)
     tokenizer = Tokenizer(model.path, config.model.chat_template)
     limit = config.rollout.max_prompt_tokens
     keys = config.data if isinstance(config.data, FilesConfig) else FilesConfig()

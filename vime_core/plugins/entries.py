@@ -164,6 +164,9 @@ class SyncStrategyEntry(Entry):
     """Placements it works with."""
     engines: bool = True
     """False: it pushes nothing, for rollout backends without engines."""
+    shared_memory: bool = False
+    """Weights wait in /dev/shm of the trainer's node, `sync.bucket_mib` of them at most; the room is checked before a
+    run starts."""
     priority: int = 0
     """`sync=auto` takes the fitting entry with the highest priority."""
 

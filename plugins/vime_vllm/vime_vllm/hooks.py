@@ -32,5 +32,6 @@ def vime_sync_strategies() -> list[SyncStrategyEntry]:
             factory="vime_vllm.sync.shm:ShmSync",
             requires=("vllm",),
             rollout_backends=frozenset({"vllm"}),
+            shared_memory=True,
         )
     ]
