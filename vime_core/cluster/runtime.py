@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.accelerators.network import LOOPBACK_ENVIRONMENT
+from vime_core.cluster import processes
 from vime_core.cluster.keeper import KeeperClient, register_descendants
 from vime_core.errors import ResourceError
 
@@ -74,6 +75,7 @@ class RayRuntime:
         client.register_path(self._folder)
         # Ray's own handler prints a C++ stack trace; what SIGTERM means is the caller's business.
         on_terminate = signal.getsignal(signal.SIGTERM)
+        others = processes.descendants(os.getpid())
         ray.init(
             address="local",
             num_cpus=self._resources["CPU"],
@@ -83,10 +85,11 @@ class RayRuntime:
             log_to_driver=False,
             logging_level="error",
             _node_ip_address=LOOPBACK,
-            _temp_dir=str(self._folder),
+            # Ray opens its own folder to everyone; no other user gets past the one around it.
+            _temp_dir=str(self._folder / "ray"),
         )
         signal.signal(signal.SIGTERM, on_terminate)
-        register_descendants(client, os.getpid())
+        register_descendants(client, os.getpid(), but=others)
         return self
 
     def __exit__(
