@@ -6,8 +6,10 @@ from vime_core import hookimpl
 from vime_core.accelerators import cuda
 from vime_core.config.schema import AcceleratorConfig, SyncConfig, TrainConfig
 from vime_core.data.config import FilesConfig
+from vime_core.observers.config import StopWhenConfig
 from vime_core.plugins.entries import (
     AcceleratorEntry,
+    ObserverEntry,
     PromptSourceEntry,
     RewardEntry,
     RolloutBackendEntry,
@@ -122,6 +124,19 @@ def vime_rewards() -> list[RewardEntry]:
             summary="DAPO's soft overlong punishment: from 0 down to -1 before the longest response",
             config=LengthPenaltyConfig,
             factory="vime_core.rewards.length:LengthPenalty",
+        )
+    ]
+
+
+@hookimpl
+def vime_observers() -> list[ObserverEntry]:
+    """Early stopping."""
+    return [
+        ObserverEntry(
+            name="stop_when",
+            summary="ends the run once a metric is past a threshold",
+            config=StopWhenConfig,
+            factory="vime_core.observers.stop_when:StopWhen",
         )
     ]
 

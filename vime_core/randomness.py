@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 def seed_process(seed: int) -> None:
@@ -25,6 +26,16 @@ def random_state() -> dict[str, Any]:
         "python": [version, list(key), gauss],
         "numpy": {**numpy, "state": {"key": numpy["state"]["key"].tolist(), "pos": int(numpy["state"]["pos"])}},
     }
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """What the block draws from them, and how it seeds them, is undone."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(state)
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import pytest
 from vime_core.plugins.manager import load_plugins
 from vime_core.testing import (
     AcceleratorSuite,
+    ObserverSuite,
     PromptSourceSuite,
     RewardSuite,
     RolloutBackendSuite,
@@ -45,6 +46,11 @@ class TestFilesInOrder(PromptSourceSuite):
 @covers
 class TestLengthPenalty(RewardSuite):
     entry = "length_penalty"
+
+
+@covers
+class TestStopWhen(ObserverSuite):
+    entry = "stop_when"
 
 
 @covers

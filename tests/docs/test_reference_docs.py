@@ -12,8 +12,7 @@ import pytest
 from vime_core.cli.app import COMMANDS
 from vime_core.plugins.hookcheck import HOOKS
 from vime_core.plugins.kinds import HOOK_ENTRIES
-from vime_core.report.charts import meaning
-from vime_core.run.metrics import METRICS
+from vime_core.run.metrics import METRICS, meaning
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [*(ROOT / "vime_core").rglob("*.py"), *ROOT.glob("plugins/vime_*/vime_*/**/*.py")]

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vime_core.errors import RunFolderError
-from vime_core.report.charts import CHARTS, describe, meaning
+from vime_core.report.charts import CHARTS, describe
 from vime_core.report.curves import MIN_STEPS, curves
 from vime_core.report.embed import embedded, html_text
 from vime_core.report.page import curves_note, render_report, samples_note
 from vime_core.report.samples import FIELDS, MAX_RESPONSE, collect_samples
 from vime_core.run.folder import RunFolder
-from vime_core.run.metrics import METRICS, MetricsWriter
+from vime_core.run.metrics import METRICS, MetricsWriter, meaning
 from vime_core.run.rollouts import read_rollouts
 from vime_core.types import Verdict
 

@@ -1,16 +1,25 @@
 import logging
+import pickle
+import random
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 
+import numpy as np
 import pytest
 
-from vime_core.errors import PluginError
+from vime_core.errors import ConfigError, PluginError
 from vime_core.log import log_to
 from vime_core.plugins.interfaces import Observer
+from vime_core.randomness import random_state
 from vime_core.run.metrics import MetricsWriter, read_metrics
+from vime_core.run.observers import Observers
 from vime_core.run.progress import Progress
 from vime_core.run.report import Reporter
+from vime_core.testing.prompts import make_prompt
+from vime_core.testing.samples import make_sample
+from vime_core.types import Group, Verdict, keep_parts
 
 METRICS = {
     "rollout/raw_reward": 0.5,
@@ -74,9 +83,10 @@ def make(tmp_path):
 
     def make_reporter(trackers=None, observers=None):
         out = StringIO()
-        reporter = Reporter(
-            MetricsWriter(tmp_path / "metrics.jsonl"), Progress(10, out), trackers or {}, observers or {}
-        )
+        made_by = [
+            {name: lambda part=part: part for name, part in (parts or {}).items()} for parts in (trackers, observers)
+        ]
+        reporter = Reporter(MetricsWriter(tmp_path / "metrics.jsonl"), Progress(10, out), *made_by)
         made.append(reporter)
         return reporter, out
 
@@ -148,6 +158,158 @@ def test_at_the_end_every_observer_is_told_and_the_first_cause_stays_first(make)
     with pytest.raises(PluginError, match="observer broken failed in run_finished"):
         reporter.run_finished("done")
     assert recorder.told == [("run_finished", "engine 0 died"), ("run_finished", "done")]
+
+
+class Spoils(Recorder):
+    """Changes whatever it is given."""
+
+    def run_started(self, config):
+        config["a"]["b"] = 2
+
+    def groups_scored(self, step, groups):
+        self.told.append([sample.verdict.score for group in groups for sample in group.samples])
+        for group in groups:
+            group.prompt.metadata["seen"] = True
+            group.samples[0].loss_mask[:] = False
+            group.samples[0].metadata["rewards"]["a"]["score"] = 9.0
+            group.samples[0].verdict = Verdict(9.0, "correct")
+            group.samples.pop()
+        groups.clear()
+
+    def step_finished(self, step, metrics):
+        metrics.clear()
+        random.seed(0)
+        np.random.seed(0)
+
+
+def test_what_an_observer_does_to_what_it_is_given_reaches_nobody(make):
+    one, other = Spoils(), Spoils()
+    tracker = ListTracker()
+    reporter, _ = make({"list": tracker}, {"one": one, "other": other})
+    config, metrics = {"a": {"b": 1}}, dict(METRICS)
+    samples = [make_sample(2, 3, index=index, score=float(index)) for index in range(2)]
+    keep_parts(samples[0], {"a": Verdict(1.0, "wrong")})
+    groups = [Group("g", replace(make_prompt(), metadata={}), samples)]
+    before, state = pickle.dumps((config, groups, metrics)), random_state()
+    reporter.run_started(config)
+    reporter.groups_scored(1, groups)
+    reporter.log(1, metrics)
+    assert pickle.dumps((config, groups, metrics)) == before
+    assert random_state() == state
+    assert one.told == other.told == [[0.0, 1.0]]
+    assert tracker.logged == [(1, METRICS)]
+
+
+def test_groups_are_copied_only_for_who_looks_at_them(make):
+    class Uncopied:
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied for nobody")
+
+    class Blind(Observer):
+        pass
+
+    reporter, _ = make(observers={"blind": Blind()})
+    reporter.groups_scored(1, [Uncopied()])
+
+
+class Ends(Recorder):
+    def __init__(self, reason, at=2):
+        super().__init__()
+        self.reason = reason
+        self.at = at
+
+    def step_finished(self, step, metrics):
+        super().step_finished(step, metrics)
+        return self.reason if step == self.at else None
+
+
+def test_an_observer_can_end_the_run(make):
+    first, second, last = Ends("reward is\nhigh enough"), Ends("another reason"), Recorder()
+    reporter, out = make(observers={"first": first, "second": second, "last": last})
+    reporter.log(1, METRICS)
+    assert reporter.stop_reason is None
+    reporter.log(2, METRICS)
+    assert reporter.stop_reason == "observer first: reward is high enough"
+    assert "stopping after step 2, observer first: reward is high enough" in out.getvalue().splitlines()
+    assert [step for _, step, _ in last.told] == [1, 2]
+    reporter.run_finished(reporter.stop_reason)
+    assert last.told[-1] == ("run_finished", "observer first: reward is high enough")
+
+
+def test_an_observer_that_fails_at_the_end_of_a_stopped_run_is_an_error(make):
+    reporter, _ = make(observers={"ends": Ends("enough", at=0), "broken": Broken()})
+    with pytest.raises(PluginError, match="observer broken failed in step_finished"):
+        reporter.log(0, {})
+    reporter, _ = make(observers={"ends": Ends("enough", at=1)})
+    reporter.log(1, {})
+    reporter._observers = Observers({"broken": Broken})
+    with pytest.raises(PluginError, match="observer broken failed in run_finished: OSError: no network"):
+        reporter.run_finished(reporter.stop_reason)
+
+
+@pytest.mark.parametrize("answer", [True, 3, "", " "])
+def test_an_answer_that_is_no_reason_is_the_observers_fault(make, answer):
+    reporter, _ = make(observers={"odd": Ends(answer)})
+    with pytest.raises(PluginError) as caught:
+        reporter.log(2, METRICS)
+    assert f"observer odd failed in step_finished at step 2: it returned {answer!r}, which must be" in str(caught.value)
+
+
+def leave(*_):
+    raise SystemExit(0)
+
+
+def test_an_observer_that_leaves_the_process_is_named(make):
+    observer = Recorder()
+    observer.groups_scored = leave
+    reporter, _ = make(observers={"leaving": observer})
+    with pytest.raises(PluginError, match="observer leaving failed in groups_scored at step 1: SystemExit: 0"):
+        reporter.groups_scored(1, [])
+
+
+def test_a_tracker_that_leaves_the_process_is_switched_off(make):
+    tracker = ListTracker()
+    tracker.log = leave
+    reporter, out = make({"leaving": tracker})
+    reporter.log(1, METRICS)
+    assert "warning: tracker leaving failed and is switched off: SystemExit: 0" in out.getvalue()
+
+
+def made(tmp_path, trackers=None, observers=None):
+    out = StringIO()
+    return Reporter(MetricsWriter(tmp_path / "made.jsonl"), Progress(10, out), trackers or {}, observers or {}), out
+
+
+def fail_with(error):
+    def make(*_):
+        raise error
+
+    return make
+
+
+def test_a_tracker_that_cannot_be_made_is_switched_off(tmp_path):
+    healthy = ListTracker()
+    trackers = {"failing": fail_with(ConnectionError("server is down")), "healthy": lambda: healthy}
+    reporter, out = made(tmp_path, trackers)
+    reporter.log(1, {})
+    reporter.close()
+    assert "warning: tracker failing failed and is switched off: ConnectionError: server is down" in out.getvalue()
+    assert len(healthy.logged) == healthy.closed == 1
+
+
+def test_wrong_settings_of_a_tracker_or_observer_are_the_users_to_mend(tmp_path):
+    healthy = ListTracker()
+    trackers = {"healthy": lambda: healthy, "failing": fail_with(ConfigError("no such project"))}
+    with pytest.raises(ConfigError, match=r"^no such project$"):
+        made(tmp_path, trackers)
+    assert healthy.closed == 1
+    with pytest.raises(ConfigError, match=r"^no such metric$"):
+        made(tmp_path, observers={"failing": fail_with(ConfigError("no such metric"))})
+
+
+def test_an_observer_that_cannot_be_made_is_named(tmp_path):
+    with pytest.raises(PluginError, match="observer failing failed in its start: OSError: no network"):
+        made(tmp_path, observers={"failing": fail_with(OSError("no network"))})
 
 
 def test_plain_lines_where_there_is_no_terminal():

@@ -140,7 +140,7 @@ class RolloutConfig(ComponentConfig):
     max_oversampling: float = option(4.0, low=1)
     """Most prompts tried in a step when filters drop groups, as a multiple of `prompts_per_step`."""
     partial_batch: bool = True
-    """Train on fewer groups when filters dropped so many that `prompts_per_step` are not reached; else the run stops."""
+    """Train on fewer groups when filters dropped so many that `prompts_per_step` is not reached; else stop the run."""
     seed_samples: bool = True
     """Give each sample a seed of its own, derived from the run's seed, step, prompt and index."""
 

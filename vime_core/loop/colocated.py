@@ -40,10 +40,10 @@ class ColocatedLoop:
         self._clock = StageClock(lambda stage: log.info("step %d: %s", self._current, stage))
 
     def run(self, checkpoint: Checkpoint | None) -> None:
-        """From the checkpoint, or from the start, to the last step."""
+        """From the checkpoint, or from the start, to the last step or to the one after which an observer ends it."""
         last = self._parts.config.train.steps
         self._begin(checkpoint)
-        while self._step < last:
+        while self._step < last and self._parts.reporter.stop_reason is None:
             self._run_step(self._step + 1)
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
@@ -144,16 +144,28 @@ class ColocatedLoop:
 
     def _finish_step(self, metrics: Mapping[str, float]) -> None:
         """Metrics are written before the checkpoint is complete: a checkpoint never lacks those of its step."""
-        parts, every, step = self._parts, self._parts.config.checkpoint.every, self._step
-        if step != parts.config.train.steps and not (every and step % every == 0):
-            self._report(metrics)
-            return
-        with self._clock.stage("save"):
-            folder = parts.checkpoints.begin(step)
-            parts.trainers.save(folder / "trainer")
+        saved = self._checkpoint_is_due()
+        if saved:
+            self._save()
         self._report(metrics)
+        if not saved and self._parts.reporter.stop_reason is not None:
+            self._save()
+            saved = True
+        if saved:
+            self._commit()
+
+    def _checkpoint_is_due(self) -> bool:
+        every = self._parts.config.checkpoint.every
+        return self._step == self._parts.config.train.steps or bool(every and self._step % every == 0)
+
+    def _save(self) -> None:
+        with self._clock.stage("save"):
+            folder = self._parts.checkpoints.begin(self._step)
+            self._parts.trainers.save(folder / "trainer")
+
+    def _commit(self) -> None:
         with self._clock.stage("commit"):
-            checkpoint = parts.checkpoints.commit(step, self._state())
+            checkpoint = self._parts.checkpoints.commit(self._step, self._state())
         log.info("checkpoint %s is complete", checkpoint.path.name)
 
     def _report(self, metrics: Mapping[str, float]) -> None:

@@ -7,6 +7,7 @@ import secrets
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from vime_core.cluster.keeper import Keeper
@@ -249,8 +250,11 @@ def _reporter(inputs: Inputs, run: OpenRun) -> Reporter:
     return Reporter(
         MetricsWriter(run.folder.metrics_file),
         Progress(config.train.steps),
-        {name: components[f"trackers.{name}"].build(c, run.folder.path) for name, c in config.trackers.items()},
-        {name: components[f"observers.{name}"].build(c) for name, c in config.observers.items()},
+        {
+            name: partial(components[f"trackers.{name}"].build, settings, run.folder.path)
+            for name, settings in config.trackers.items()
+        },
+        {name: partial(components[f"observers.{name}"].build, settings) for name, settings in config.observers.items()},
     )
 
 

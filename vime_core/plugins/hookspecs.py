@@ -277,7 +277,7 @@ def vime_trackers() -> Iterable[entries.TrackerEntry]:  # type: ignore[empty-bod
 
 @hookspec
 def vime_observers() -> Iterable[entries.ObserverEntry]:  # type: ignore[empty-body]
-    """Observers: told of each stage of a run. One that fails stops the run.
+    """Observers: told of each stage of a run, which they may end. One that fails stops the run.
 
     Called once, when plugins are loaded. Returns `ObserverEntry` objects; factory `Observer(config)`.
 

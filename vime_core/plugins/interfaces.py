@@ -497,7 +497,11 @@ class Tracker(Protocol):
 
 
 class Observer:
-    """Told of each stage; override what is needed. An exception stops the run."""
+    """Told of each stage; override what is needed.
+
+    An observer can end the run, or change nothing: what it is given are copies. An exception stops the run, and names
+    the observer.
+    """
 
     def run_started(self, config: Mapping[str, Any]) -> None:
         """Before step 0."""
@@ -505,8 +509,14 @@ class Observer:
     def groups_scored(self, step: int, groups: Sequence[Group]) -> None:
         """After scoring, before filters."""
 
-    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """After the step's metrics are written."""
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """After the step's metrics are written.
+
+        Returns:
+            None to go on, else why the run should end: it saves a checkpoint and ends as if this had been its last
+            step, with exit status 0.
+        """
+        return None
 
     def run_finished(self, reason: str) -> None:
-        """At the end: `done`, `interrupted` or the first line of the error."""
+        """At the end: `done`, `observer <name>: <its reason>`, `interrupted` or the first line of the error."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vime_core.run.metrics import METRICS
+from vime_core.run.metrics import PLACEHOLDER, match_name, meaning
 from vime_core.types import VERDICT_STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-PLACEHOLDER = "<name>"
-"""Stands for any name, as in `METRICS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +113,14 @@ def describe(charts: Iterable[Chart], keys: Iterable[str]) -> list[dict[str, Any
     ]
 
 
-def meaning(key: str) -> str:
-    """What a metric says; empty for one that vime does not know."""
-    if key in METRICS:
-        return METRICS[key]
-    return next((text for name, text in METRICS.items() if PLACEHOLDER in name and _match(name, key)), "")
-
-
 def _series(chart: Chart, recorded: list[str]) -> list[dict[str, Any]]:
     found: dict[str, str] = {}
     for pattern, label in chart.series.items():
         for key in recorded:
-            match = _match(pattern, key)
+            match = match_name(pattern, key)
             if match and key != chart.total:
                 found.setdefault(key, label.replace(PLACEHOLDER, match.groupdict().get("name") or ""))
     return [
         {"key": key, "label": label, "about": meaning(key), "tone": chart.tones.get(key)}
         for key, label in found.items()
     ]
-
-
-def _match(pattern: str, key: str) -> re.Match[str] | None:
-    return re.fullmatch(re.escape(pattern).replace(re.escape(PLACEHOLDER), "(?P<name>.+)"), key)

@@ -10,12 +10,12 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 import vime_core
-from vime_core.report.charts import CHARTS, describe, meaning
+from vime_core.report.charts import CHARTS, describe
 from vime_core.report.curves import curves
 from vime_core.report.embed import embedded, html_text
 from vime_core.report.facts import gather_facts
 from vime_core.report.samples import FIELDS, collect_samples
-from vime_core.run.metrics import read_metrics
+from vime_core.run.metrics import meaning, read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,6 +7,7 @@ import json
 import math
 import operator
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import RunFolderError
@@ -82,6 +83,20 @@ METRICS: dict[str, str] = {
     "eval/<name>/truncated_ratio": "Share of its samples with finish reason `length`.",
 }
 """Name -> meaning. `<name>` stands for any name; algorithms and filters may add keys of their own."""
+
+PLACEHOLDER = "<name>"
+
+
+def meaning(key: str) -> str:
+    """What a metric says; empty for one that vime does not know."""
+    if key in METRICS:
+        return METRICS[key]
+    return next((text for name, text in METRICS.items() if PLACEHOLDER in name and match_name(name, key)), "")
+
+
+def match_name(pattern: str, key: str) -> re.Match[str] | None:
+    """Whether a metric is one of those that a name with `<name>` in it stands for; group `name` tells which."""
+    return re.fullmatch(re.escape(pattern).replace(re.escape(PLACEHOLDER), "(?P<name>.+)"), key)
 
 
 class MetricsWriter:

@@ -20,6 +20,13 @@ class NeedsAMetric(Good):
         self.best = metrics["eval/heldout/accuracy"]
 
 
+class StopsWithANumber(Good):
+    """test_it_watches_a_run: a number where a reason is wanted."""
+
+    def step_finished(self, step, metrics):
+        return 1
+
+
 class NeedsAStep(Good):
     """test_a_run_may_end_before_its_first_step: divides by the number of steps."""
 

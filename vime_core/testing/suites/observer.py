@@ -24,7 +24,9 @@ class ObserverSuite(ComponentSuite):
         observer.run_started({"train": {"steps": 2}})
         for step in (1, 2):
             observer.groups_scored(step, scored_groups())
-            observer.step_finished(step, METRICS)
+            reason = observer.step_finished(step, METRICS)
+            told = reason is None or (isinstance(reason, str) and bool(reason.strip()))
+            require(told, f"step_finished must return None or why the run should end, not {reason!r:.80}")
         observer.run_finished("done")
 
     def test_a_run_may_end_before_its_first_step(self) -> None:

@@ -1,0 +1,106 @@
+"""Observers: each is told of every stage and can change nothing but whether the run goes on."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from vime_core.errors import PluginError, UserError
+from vime_core.plugins.interfaces import Observer
+from vime_core.randomness import random_state_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
+
+    from vime_core.types import Group
+
+    Result = TypeVar("Result")
+
+
+class Observers:
+    """The chosen observers.
+
+    Each gets copies of its own: what it does to them reaches neither the run nor another observer. Random numbers that
+    it draws from the process's generators are put back.
+    """
+
+    def __init__(self, observers: Mapping[str, Callable[[], Observer]]) -> None:
+        """Makes them.
+
+        Args:
+            observers: What makes each, by name.
+
+        Raises:
+            UserError: as a factory raised it.
+            PluginError: names the one that failed in another way; so do the methods.
+        """
+        self._observers = {name: _make(name, make) for name, make in observers.items()}
+
+    def run_started(self, config: Mapping[str, Any]) -> None:
+        """Before step 0."""
+        for name, observer in self._observers.items():
+            _tell(name, "run_started", observer.run_started, deepcopy(config))
+
+    def groups_scored(self, step: int, groups: Sequence[Group]) -> None:
+        """After scoring, before filters."""
+        for name, observer in self._observers.items():
+            if not _looks_away(observer):
+                _tell(name, f"groups_scored at step {step}", observer.groups_scored, step, deepcopy(groups))
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """After the metrics of a step are written.
+
+        Returns:
+            Who wants to end the run, and why; None when nobody does. Everyone is told, the first reason counts.
+        """
+        reasons = []
+        for name, observer in self._observers.items():
+            what = f"step_finished at step {step}"
+            reason = _tell(name, what, observer.step_finished, step, dict(metrics))
+            if reason is not None and not (isinstance(reason, str) and reason.strip()):
+                raise _failed(name, what, f"it returned {reason!r:.80}, which must be None or why the run should end")
+            if reason is not None:
+                reasons.append(f"observer {name}: {' '.join(reason.split())}")
+        return reasons[0] if reasons else None
+
+    def run_finished(self, reason: str) -> list[PluginError]:
+        """At the end. Everyone is told; returns what those that failed raised."""
+        failures = []
+        for name, observer in self._observers.items():
+            try:
+                _tell(name, "run_finished", observer.run_finished, reason)
+            except PluginError as error:
+                failures.append(error)
+        return failures
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception with its type, without line breaks."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _make(name: str, make: Callable[[], Observer]) -> Observer:
+    try:
+        return make()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(name, "its start", in_one_line(error)) from error
+
+
+def _looks_away(observer: Observer) -> bool:
+    """Whether copies of the groups, which may be large, would be made for nobody."""
+    return getattr(type(observer), "groups_scored", None) is Observer.groups_scored
+
+
+def _tell(name: str, what: str, tell: Callable[..., Result], *arguments: Any) -> Result:
+    try:
+        with random_state_kept():
+            return tell(*arguments)
+    except (Exception, SystemExit) as error:
+        raise _failed(name, what, in_one_line(error)) from error
+
+
+def _failed(name: str, what: str, cause: str) -> PluginError:
+    return PluginError(f"observer {name} failed in {what}: {cause}; mend it or leave it out of observer=[...]")
