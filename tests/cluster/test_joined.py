@@ -104,7 +104,7 @@ def test_a_machine_outside_the_cluster_is_told(address):
     outside = ("unshare", "--pid", "--fork", "--mount-proc")
     if not shutil.which("unshare") or subprocess.run([*outside, "true"], capture_output=True).returncode:
         pytest.skip("this user may not make a process namespace")
-    line = told(JOIN, address, before=outside, RAY_GCS_SERVER_REQUEST_TIMEOUT_SECONDS="3")
+    line = told(JOIN, address, before=outside, RAY_gcs_server_request_timeout_seconds="3")
     assert line.startswith(f"ResourceError: cluster.address={address} cannot be joined from this machine: "), line
     assert line.endswith(f"; run vime on a node of the cluster (ray start --address={address})\n"), line
     assert line.count("\n") == 1, line

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from vime_core.cluster.calls import first_line
 from vime_core.errors import ConfigError, PluginError, ResourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 CONNECT_DEADLINE_S = 5.0
@@ -21,7 +23,6 @@ TOKEN_FILE = Path("~/.ray/auth_token")
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray's C++ half otherwise prints what is told below in one line.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 """Of the driver; read by `import ray`."""
@@ -77,6 +78,20 @@ class JoinedRay:
         ray.shutdown()
 
 
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Ray's C++ half prints to it what is told in one line; until `ray.init`, no setting keeps it from doing so."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def check_reachable(address: str) -> None:
     """Check that something listens there, which Ray itself would wait minutes for.
 
@@ -124,7 +139,9 @@ def check_head(address: str) -> None:
     from ray._raylet import GcsClient  # type: ignore[attr-defined] # its stub lacks it
 
     try:
-        metadata: dict[str, Any] = get_cluster_metadata(GcsClient(address=address)) or {}
+        with _silent_stderr():
+            client = GcsClient(address=address)
+        metadata: dict[str, Any] = get_cluster_metadata(client) or {}
     except ray.exceptions.AuthenticationError as error:
         raise ResourceError(f"cluster.address={address} refuses the token: {TOKEN_HINT} that its nodes have") from error
     except ray.exceptions.RpcError as error:

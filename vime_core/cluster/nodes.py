@@ -42,9 +42,8 @@ class NodeNeeds:
     model_path: Path
     model: Mapping[str, str]
     """`model_fingerprint` of it."""
-    run_file: Path
-    """A file that the driver has written into the run folder."""
     log_folder: Path
+    """Made by the driver in the run folder."""
     log_file: Path
     health_deadline_s: float
     stop_deadline_s: float
@@ -124,10 +123,10 @@ class NodeAgent:
 
     def _check_files(self, where: str) -> None:
         needs = self._needs
-        if not needs.run_file.is_file():
+        if not needs.log_folder.is_dir():
             raise RunFolderError(
-                f"{where} does not see the run folder {needs.run_file.parent}: put run.root on a file system that all "
-                "nodes share"
+                f"{where} does not see the run folder {needs.log_folder.parent}: put run.root on a file system that "
+                "all nodes share"
             )
         if not (needs.model_path / "config.json").is_file():
             raise ModelError(f"{where} has no model at {needs.model_path}: put it there, or on a shared file system")

@@ -17,7 +17,7 @@ from vime_core.run.versions import installed_versions
 from vime_core.types import NodePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vime_core.loop.inputs import Inputs
     from vime_core.run.folder import RunFolder
@@ -32,16 +32,21 @@ class Cluster:
         inputs: what the run is made from.
         placement: its devices, reserved.
         places: the node of each bundle.
-        check: returns at once when all nodes are well, and raises otherwise.
+        group: looks after the nodes of a cluster that was joined.
     """
 
     def __init__(
-        self, inputs: Inputs, placement: Placement, places: Sequence[NodePlace], check: Callable[[], None]
+        self, inputs: Inputs, placement: Placement, places: Sequence[NodePlace], group: NodeGroup | None = None
     ) -> None:
-        self.check = check
+        self._group = group
         self._inputs = inputs
         self._placement = placement
         self._places = places
+
+    def check(self) -> None:
+        """Return at once when all nodes are well, see `NodeGroup.check`; to be asked regularly."""
+        if self._group is not None:
+            self._group.check()
 
     def trainer_options(self, rank: int, environment: Mapping[str, str]) -> dict[str, Any]:
         """Ray actor options of a trainer rank, with more variables for it."""
@@ -88,16 +93,16 @@ def cluster(inputs: Inputs, run_id: str, keeper: str, folder: RunFolder) -> Iter
         placement = Placement(inputs.layout, inputs.accelerator.ray_resource, marks)
         stack.callback(placement.remove)
         placement.create(config.deadlines.start)
-        nodes = [placement.node(bundle) for bundle in range(inputs.layout.bundles)]
-        group = NodeGroup(_needs(inputs, run_id, folder), config.deadlines.start)
         if config.cluster.address is None:
             # One node, the driver's: its keeper and its plugins.
-            places = dict.fromkeys(nodes, NodePlace(address=LOOPBACK, keeper=keeper))
-        else:
-            stack.callback(group.close)
-            places = group.start(nodes)
-            _tell(inputs, nodes, places)
-        yield Cluster(inputs, placement, [places[node] for node in nodes], group.check)
+            yield Cluster(inputs, placement, [NodePlace(address=LOOPBACK, keeper=keeper)] * inputs.layout.bundles)
+            return
+        nodes = [placement.node(bundle) for bundle in range(inputs.layout.bundles)]
+        group = NodeGroup(_needs(inputs, run_id, folder), config.deadlines.start)
+        stack.callback(group.close)
+        places = group.start(nodes)
+        _tell(inputs, nodes, places)
+        yield Cluster(inputs, placement, [places[node] for node in nodes], group)
 
 
 def _tell(inputs: Inputs, nodes: Sequence[str], places: Mapping[str, NodePlace]) -> None:
@@ -130,7 +135,6 @@ def _needs(inputs: Inputs, run_id: str, folder: RunFolder) -> NodeNeeds:
         versions=installed_versions(),
         model_path=inputs.model.path.absolute(),
         model=model_fingerprint(inputs.model.path),
-        run_file=folder.config_file,
         log_folder=folder.logs,
         log_file=folder.log_file,
         health_deadline_s=inputs.config.deadlines.health,
