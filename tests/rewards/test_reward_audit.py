@@ -102,6 +102,7 @@ def test_a_reward_that_hangs_and_fails_is_audited_to_the_end(make_pool):
         (["--time-limit", "0"], "--time-limit must be above 0"),
         (["--set", "wrong_scor=1"], "--set does not fit reward dapo_math"),
         (["--set", "wrong_score=much"], "--set does not fit reward dapo_math"),
+        (["--set", "strict_box=true"], "rewards.dapo_math.strict_box needs rewards.dapo_math.compat=official"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line_and_exit_2(arguments, words, capsys):

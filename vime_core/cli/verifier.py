@@ -85,6 +85,8 @@ def _settings(entry: RewardEntry, overrides: Sequence[str]) -> RewardConfig:
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"--set does not fit reward {entry.name}: {reason}") from error
+    except ValueError as error:
+        raise ConfigError(str(error).splitlines()[0]) from error
 
 
 def _corpus(entry: RewardEntry) -> list[AuditRow]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.errors import ConfigError
 from vime_core.testing.samples import make_sample
 from vime_core.types import Prompt
 from vime_math_verifier.config import DapoMathConfig
@@ -52,5 +51,5 @@ def test_normalisation_of_fractions_and_roots():
 
 
 def test_strict_box_without_the_official_rule_is_refused():
-    with pytest.raises(ConfigError, match="strict_box needs"):
-        reward_score("Answer: 34", "34", strict_box=True)
+    with pytest.raises(ValueError, match="strict_box needs"):
+        DapoMathConfig(strict_box=True)

@@ -22,6 +22,15 @@ class DapoMathConfig(RewardConfig):
     boxed_fallback: bool = True
     """Without an answer after `Answer:`, read the last `\\boxed{}`."""
 
+    def __post_init__(self) -> None:
+        """Refuse a setting that would have no effect.
+
+        Raises:
+            ValueError: when `strict_box` is set without `compat=official`.
+        """
+        if self.strict_box and self.compat != "official":
+            raise ValueError("rewards.dapo_math.strict_box needs rewards.dapo_math.compat=official")
+
 
 @dataclass(kw_only=True)
 class MathConfig(RewardConfig):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_core.errors import ConfigError
 from vime_core.types import Verdict
 from vime_math_verifier.contract import verify
 from vime_math_verifier.official import NOT_FOUND, official_score
@@ -18,13 +17,7 @@ class DapoMath:
     """Implements `vime_core.plugins.interfaces.Reward`: compares with the prompt's label."""
 
     def __init__(self, config: DapoMathConfig):
-        """Refuse settings that would have no effect.
-
-        Raises:
-            ConfigError: when `strict_box` is set without `compat=official`.
-        """
-        if config.strict_box and config.compat != "official":
-            raise ConfigError("rewards.dapo_math.strict_box needs rewards.dapo_math.compat=official")
+        """Keep the settings."""
         self._config = config
 
     def score(self, sample: Sample, prompt: Prompt) -> Verdict:
