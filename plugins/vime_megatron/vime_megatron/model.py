@@ -177,6 +177,7 @@ def build_model(geometry: ModelGeometry, dtype: torch.dtype, ranks: Ranks, confi
         position_embedding_type="none",
     )
     model.rotary_pos_emb = RotaryAngles(geometry, ranks.device)
+    _mark_experts(model)
     return model.to(ranks.device)
 
 
@@ -226,6 +227,18 @@ def _mlp_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
             router=partial(Router, normalize=experts.normalize_top_k),
         ),
     )
+
+
+def _mark_experts(model: PolicyModel) -> None:
+    """Let gradients of experts be summed over the ranks that hold the same ones.
+
+    Megatron 0.16.1 marks them with expert parallelism only. Without it, experts that tensor-parallel ranks do not share
+    out are copies on ranks that see different tokens, and their gradients would not be summed.
+    """
+    for module in model.modules():
+        if isinstance(module, mcore.SequentialMLP):
+            for weight in module.parameters():
+                weight.allreduce = False  # type: ignore[attr-defined]
 
 
 def _leave(weight: torch.Tensor) -> torch.Tensor:
