@@ -64,8 +64,8 @@ class Collected:
 
     @property
     def response_tokens(self) -> int:
-        """Response tokens of all samples."""
-        return sum(len(sample.response_ids) for group in self.scored for sample in group.samples)
+        """Tokens that the policy chose, in all samples."""
+        return sum(int(sample.loss_mask.sum()) for group in self.scored for sample in group.samples)
 
     @property
     def metrics(self) -> dict[str, float]:
