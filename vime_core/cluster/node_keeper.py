@@ -59,7 +59,7 @@ class NodeKeeper:
         """Return when the keeper answers.
 
         Raises:
-            ResourceError: when it has gone.
+            KeeperError: when it has gone.
             DeadlineError: when it has been stopped for too long.
         """
         KeeperClient(self.address, self._health_deadline_s).ping()

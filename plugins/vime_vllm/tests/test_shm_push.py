@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -206,3 +207,13 @@ def test_other_ranks_only_gather(engines, sync):
     assert list(weights) == []
     rank.close()
     assert engines[0].calls == calls
+
+
+def test_an_engine_on_another_host_is_refused(sync, engines, tmp_path):
+    told = len(engines[0].calls)
+    away = replace(engines[1].endpoint, host=memory_identity(tmp_path))
+    with pytest.raises(
+        ResourceError, match=r"^sync=shm .* of one host, and engine-1 at http://127\.0\.0\.1:\d+ is on "
+    ):
+        sync.connect([engines[0].endpoint, away])
+    assert len(engines[0].calls) == told
