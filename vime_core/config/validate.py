@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vime_core.config.schema import Config
     from vime_core.models.family import ModelFamily
     from vime_core.models.geometry import ModelGeometry
+    from vime_core.plugins.entries import Entry
     from vime_core.plugins.interfaces import Needs
     from vime_core.plugins.registration import Registered
 
@@ -154,7 +155,18 @@ def check_model(composed: ComposedConfig) -> LocalModel:
     check_lengths(config, model.geometry, composed.provenance)
     if has_engines(composed.components["rollout"].entry):
         check_parallel(config, model.geometry, composed.provenance)
+    check_training(config, composed.components["train"].entry, model.geometry)
     return model
+
+
+def check_training(config: Config, entry: Entry, geometry: ModelGeometry) -> None:
+    """Check that the training backend can train the model with its settings.
+
+    Raises:
+        ConfigError: what the backend says, in one line.
+    """
+    if isinstance(entry, TrainBackendEntry) and entry.check is not None:
+        entry.check(config.train, geometry)
 
 
 def families(composed: ComposedConfig) -> dict[str, ModelFamily]:

@@ -12,6 +12,8 @@ from vime_core.errors import PluginError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vime_core.models.geometry import ModelGeometry
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -99,6 +101,11 @@ class TrainBackendEntry(Entry):
 
     trains: bool = True
     """False: it only holds the weights of the model folder; `update` and `logprobs` are never called."""
+    check: Callable[[Any, ModelGeometry], None] | None = None
+    """Raises `ConfigError` when the model cannot be trained with these settings, e.g. shared out over so many ranks.
+
+    Called before any process starts; must import nothing heavy.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from vime_core.plugins.entries import TrainBackendEntry
 from vime_core.plugins.hookspecs import hookimpl
 from vime_megatron.config import MegatronConfig
+from vime_megatron.layout import check_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,7 @@ def vime_train_backends() -> Iterable[TrainBackendEntry]:
             summary="Megatron-Core: packed sequences, distributed optimizer, float32 and bfloat16",
             config=MegatronConfig,
             factory="vime_megatron.backend:MegatronBackend",
+            check=check_layout,
             requires=("torch", "megatron", "megatron.core"),
         )
     ]
