@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vime_core.cluster.keeper import START_DEADLINE_S, Keeper, KeeperClient
-from vime_core.errors import DeadlineError, ResourceError
+from vime_core.errors import ResourceError, VimeError
 
 ORDERLY = b"q\n"
 
@@ -87,7 +87,7 @@ def main(run_id: str, folder: Path, health_deadline_s: float, log_file: Path, de
     """Own a keeper until standard input says that the run has ended in order, or closes without a word."""
     try:
         keeper = Keeper.start(run_id, folder, health_deadline_s=health_deadline_s, log_file=log_file)
-    except (ResourceError, DeadlineError) as error:
+    except VimeError as error:
         raise SystemExit(str(error)) from error
     print(json.dumps({"address": keeper.address}), flush=True)  # noqa: T201 - what the actor reads
     if sys.stdin.buffer.readline() == ORDERLY:

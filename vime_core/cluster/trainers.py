@@ -86,7 +86,7 @@ class TrainWorker:
             raise PluginError(f"trainer rank {self._rank} sees other plugins than the driver: {told}")
 
     def place(self) -> tuple[str, int]:
-        """(Ray node id, process id)"""
+        """Ray node id and process id."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
