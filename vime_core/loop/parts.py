@@ -16,6 +16,7 @@ from vime_core.cluster.vigil import vigil
 from vime_core.loop.cluster import cluster
 from vime_core.loop.probe import Probe
 from vime_core.loop.training import NoTrainer, Trainer
+from vime_core.plugins.discovery import blocked_names
 from vime_core.plugins.entries import TrainBackendEntry
 from vime_core.plugins.interfaces import RolloutContext
 from vime_core.rewards.judge import Judge
@@ -281,7 +282,7 @@ def _trainers(inputs: Inputs, nodes: Cluster, identity: Identity) -> TrainerGrou
         total_updates=config.train.steps * needs.updates_per_rollout,
         seed=config.run.seed,
         threads=inputs.threads.trainer,
-        blocked_plugins=tuple(config.plugins.block),
+        blocked_plugins=tuple(sorted(blocked_names(config.plugins.block))),
         plugin_versions=inputs.composed.plugins.versions(),
         places=[nodes.trainer_place(rank) for rank in range(config.train.world_size)],
         deadlines=config.deadlines,
