@@ -82,7 +82,8 @@ def _choices() -> str:
     for group in AUTO_CONFIGS:
         names[group].insert(0, AUTO)
     for group in FILE_GROUPS:
-        names[group] = sorted(file.stem for file in (conf_folder() / group).glob("*.yaml"))
+        folders = [conf_folder(), *plugins.conf_folders]
+        names[group] = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
     width = max(map(len, names))
     lines = [f"  {group:<{width}}  {', '.join(known) or '-'}" for group, known in names.items()]
     several = f"several of a kind: {', '.join(f'{group}=[a,b]' for group in (*SEVERAL, *FILE_GROUPS))}"
