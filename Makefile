@@ -21,7 +21,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-full lint lock clean
+.PHONY: help install quickstart quickstart-moe layouts test test-full lint lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ $(INSTALLED): requirements/cpu.txt $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 
 quickstart: install  ## install, then train a tiny Qwen3 to add (SEED=0)
 	$(BIN)/python -m examples.quickstart.run run.seed=$(SEED) $(OVERRIDES)
+
+quickstart-moe: install  ## the same with experts in the model
+	$(BIN)/python -m examples.quickstart.run experiment=quickstart_moe run.seed=$(SEED) $(OVERRIDES)
+
+layouts: install  ## compare training under every parallel layout with one rank
+	$(BIN)/python -W ignore plugins/vime_megatron/tests/layouts.py
 
 lint: install  ## style, types, import contracts
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from examples.quickstart.make_assets import FOLDER
+from examples.quickstart.make_assets import EXPERTS_FOLDER, FOLDER
 from examples.quickstart.summary import summarise
 from vime_core.config.compose import compose
 from vime_core.errors import VimeError
@@ -21,15 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+EXPERIMENTS: dict[str, tuple[Path, tuple[str, ...]]] = {
+    "quickstart": (FOLDER, ()),
+    "quickstart_moe": (EXPERTS_FOLDER, ("--experts",)),
+}
+"""Experiment -> what it trains, and how that is made."""
+
 
 def main(settings: Sequence[str]) -> int:
     """Returns the exit status: that of the first part that fails."""
-    overrides = ["experiment=quickstart", *settings]
+    chosen = [setting.removeprefix("experiment=") for setting in settings if setting.startswith("experiment=")]
+    overrides = [*settings] if chosen else ["experiment=quickstart", *settings]
+    folder, options = EXPERIMENTS.get(chosen[-1] if chosen else "quickstart", EXPERIMENTS["quickstart"])
     try:
         tree = compose(overrides).tree  # a mistake in the settings is told before the model is made
-        if not FOLDER.exists():
-            print(f"making the model and the problems in {FOLDER}, once: about a minute", flush=True)
-            if status := call("examples.quickstart.make_assets"):
+        if not folder.exists():
+            print(f"making the model and the problems in {folder}, once: about a minute", flush=True)
+            if status := call("examples.quickstart.make_assets", *options):
                 return status
         start = time.time()
         if status := call("vime_core.cli", "train", *overrides):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from examples.quickstart.tokenizer import END_OF_TEXT, IM_END
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from examples.quickstart.problems import Problem
 
@@ -53,32 +53,44 @@ class Demonstrations(NamedTuple):
     careless: list[int]
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.46 million random float32 parameters; vLLM on a CPU asks for a head_dim of 32, or more."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
-    )
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+}
+"""Of the model. vLLM on a CPU asks for a head_dim of 32, or more."""
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "norm_topk_prob": True}
+"""Of its variant with experts: as many active parameters a token as the dense model has."""
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, seed: int, *, experts: bool = False) -> PreTrainedModel:
+    """A Qwen3 with random float32 parameters: 0.46 million, or 1.4 million with experts."""
+    shape = {
+        **SHAPE,
+        "eos_token_id": tokenizer.convert_tokens_to_ids(IM_END),
+        "pad_token_id": tokenizer.convert_tokens_to_ids(END_OF_TEXT),
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
+        model: PreTrainedModel
+        if experts:
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **EXPERTS))
+        else:
+            model = Qwen3ForCausalLM(Qwen3Config(**shape))
     ends = [tokenizer.convert_tokens_to_ids(token) for token in (IM_END, END_OF_TEXT)]
-    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=config.pad_token_id)
+    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=shape["pad_token_id"])
     return model
 
 
 def warm_up(
-    model: Qwen3ForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     problems: Sequence[Problem],
     seed: int,
@@ -129,7 +141,7 @@ def rate_factor(step: int, plan: WarmUp) -> float:
     return min(1.0, (step + 1) / plan.lr_rise_steps) * 0.5 * (1 + math.cos(math.pi * step / plan.steps))
 
 
-def response_loss(model: Qwen3ForCausalLM, examples: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
+def response_loss(model: PreTrainedModel, examples: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
     """Mean cross-entropy of the response tokens, end of sequence included."""
     length = max(len(prompt) + len(answer) for prompt, answer in examples)
     tokens = torch.full((len(examples), length), model.config.pad_token_id)
