@@ -146,3 +146,9 @@ def test_a_row_that_no_reward_judges(refused, tmp_path):
     assert "rewards.dapo_math.data_sources=[math_*]" in told
     told = refused(*data, "reward=[dapo_math,length_penalty]", "rewards.dapo_math.data_sources=[maths]")
     assert "rewards.dapo_math.data_sources=[maths] matches no row" in told
+
+
+def test_too_little_shared_memory(refused):
+    told = refused("cluster.object_store_mib=900000000")
+    assert "/dev/shm has " in told
+    assert "900000000 MiB by cluster.object_store_mib" in told

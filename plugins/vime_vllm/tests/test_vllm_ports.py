@@ -1,0 +1,48 @@
+"""Ports that somebody else took between their choice and the start of the server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from yarl import URL
+
+from vime_core.errors import EngineError
+from vime_vllm.ports import HOST
+from vime_vllm.router import Router
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Plays an engine that accepts every key."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def engine_url():
+    with HTTPServer((HOST, 0), Healthy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://{HOST}:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_router_whose_port_is_taken(make_context, keeper, engine_url, tmp_path):
+    router = Router(replace(make_context(tmp_path, keeper=keeper.address), run_id="port", run_key="secret"))
+    with socket.create_server((HOST, URL(router.url).port)):
+        router.start([engine_url])
+        try:
+            with pytest.raises(EngineError, match="[Aa]ddress (already )?in use") as caught:
+                router.wait_ready()
+        finally:
+            router.stop()
+    assert len(str(caught.value).splitlines()) == 1
