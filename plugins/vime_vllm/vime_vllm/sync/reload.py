@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 def begin(model: nn.Module) -> None:
     """Let the model expect all its weights anew; until `finish` it cannot compute."""
     initialize_layerwise_reload(model)
+    _forget_expert_kernels(model)
 
 
 def finish(model: nn.Module, config: ModelConfig) -> None:
@@ -44,6 +47,19 @@ def finish(model: nn.Module, config: ModelConfig) -> None:
         # vLLM processes the layer that weights were loaded into. On the CPU the other one holds a packed copy too.
         method: Any = layer.quant_method
         method.process_weights_after_loading(layer)
+
+
+def _forget_expert_kernels(model: nn.Module) -> None:
+    """Let experts that a CPU kernel keeps packed be packed again when their weights have arrived.
+
+    vLLM packs them when it builds the kernel, and only then: on a reload it would put plain weights where the kernel
+    reads packed ones. Nothing would tell; the model would only compute something else.
+    """
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        kernel = method.moe_kernel if isinstance(method, UnquantizedFusedMoEMethod) else None
+        if kernel is not None and isinstance(kernel.fused_experts, CPUUnquantizedExperts):
+            method.moe_kernel = None
 
 
 def _tied(model: nn.Module, lacking: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
