@@ -17,7 +17,7 @@ from vime_core.testing.components import OVERRIDES
         ("+train.stps=3", "unknown key train.stps; did you mean train.steps?"),
         ("++train.stps=3", "unknown key train.stps; did you mean train.steps?"),
         ("lr=1e-6", "unknown key lr; did you mean train.lr?"),
-        ("nothing_like_it=1", "unknown key nothing_like_it; 'vime config' prints all keys"),
+        ("nothing_like_it=1", "unknown key nothing_like_it; the closest is "),
         ("trian.steps=1", "unknown key trian; did you mean train?"),
         ("rewards.acme.weigth=2", "unknown key rewards.acme.weigth; did you mean rewards.acme.weight?"),
         ("evals.a.pth=x", "unknown key evals.a.pth; did you mean evals.a.path?"),

@@ -99,8 +99,10 @@ class TypedTree:
             *namesakes[:1],
             *get_close_matches(key, known, n=1, cutoff=0.8),
         ]
-        hint = f"did you mean {close[0]}?" if close else "'vime config' prints all keys"
-        return f"unknown key {key}{self._origin(key)}; {hint}"
+        if close:
+            return f"unknown key {key}{self._origin(key)}; did you mean {close[0]}?"
+        [nearest] = get_close_matches(key, (path and siblings) or known, n=1, cutoff=0)
+        return f"unknown key {key}{self._origin(key)}; the closest is {nearest}; 'vime config' prints all keys"
 
 
 def describe_type(annotation: Any) -> str:
