@@ -42,6 +42,7 @@ REWARD_CONFIG = """
     @dataclass(kw_only=True)
     class EchoConfig(RewardConfig):
         threshold: int = 128
+        correct_above: float = -1.0
 """
 
 REWARD = """
@@ -52,10 +53,12 @@ REWARD = """
         # The share of small token ids: any sampled response gets a fractional score, so even a random model learns.
         def __init__(self, config):
             self.threshold = config.threshold
+            self.correct_above = config.correct_above
 
         def score(self, sample, prompt):
             small = sum(int(token) < self.threshold for token in sample.response_ids)
-            return Verdict(score=small / len(sample.response_ids), status="correct")
+            share = small / len(sample.response_ids)
+            return Verdict(score=share, status="correct" if share > self.correct_above else "wrong")
 """
 
 
@@ -243,3 +246,13 @@ def long_recording(tmp_path_factory):
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
     return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def first_run(world):
+    """Four steps on prompts with 300 shared tokens; a checkpoint after every second."""
+    finished = world.run(
+        f"data.train={world.long_data}", "train.steps=4", "rollout.num_engines=2", "checkpoint.every=2"
+    )
+    assert finished.status == 0, finished.output
+    return finished

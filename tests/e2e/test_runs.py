@@ -20,16 +20,6 @@ GONE_DEADLINE_S = 60
 GSM8K = Path(__file__).parents[1] / "data" / "gsm8k_test_dapo.parquet"
 
 
-@pytest.fixture(scope="module")
-def first_run(world):
-    """Four steps on prompts with 300 shared tokens; a checkpoint after every second."""
-    finished = world.run(
-        f"data.train={world.long_data}", "train.steps=4", "rollout.num_engines=2", "checkpoint.every=2"
-    )
-    assert finished.status == 0, finished.output
-    return finished
-
-
 def test_trainer_and_engines_agree_at_every_step(first_run):
     differences = [row["train/train_rollout_logprob_abs_diff"] for row in first_run.metrics]
     assert len(differences) == 4
@@ -83,6 +73,24 @@ def test_rollout_rows_are_whole(first_run):
         assert sample.verdict.status == "correct"
 
 
+def test_the_log_tells_every_event_once_with_its_actor(first_run):
+    pattern = r"(\d{4}(?:-\d\d){2} (?:\d\d:){2}\d\d,\d{3}) (INFO|WARNING) +([\w -]+): (.*) \([\w.]+\)"
+    lines = (first_run.folder / "log.txt").read_text().splitlines()
+    events = [re.fullmatch(pattern, line).groups() for line in lines]
+    actors = {"driver", "keeper", "reward pool", "trainer rank 0", "engine-0", "engine-1", "router"}
+    assert {actor for _, _, actor, _ in events} == actors
+    told = Counter((actor, re.sub(r"[\d.]{4,}", "", message)) for _, _, actor, message in events)
+    for step in range(1, 5):
+        stages = ("rollout", "update", "sync", "record", *(("save",) if step % 2 == 0 else ()))
+        assert [told["driver", f"step {step}: {stage}"] for stage in stages] == [1] * len(stages)
+    checkpoints = [message for _, _, _, message in events if message.startswith("checkpoint ")]
+    assert checkpoints == ["checkpoint step_000002 is complete", "checkpoint step_000004 is complete"]
+    pushes = [message.partition(":")[0] for _, _, actor, message in events if message.startswith("pushed")]
+    assert pushes == [f"pushed version {version}" for version in range(5)]
+    assert [events[0][3].split()[0], events[-1][3]] == ["vime", "the run has ended: done"]
+    assert [message for (_, message), count in told.items() if count > 1 and not message.startswith("scoring")] == []
+
+
 def test_servers_left_no_errors(first_run):
     assert not (first_run.folder / "log.txt").read_text().count(" ERROR ")
 
@@ -126,6 +134,7 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     assert_gone(tree)
     assert_no_segments(folder)
     assert not ports & {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert re.search(r" keeper: the driver of run \w+ has gone", (folder / "log.txt").read_text())
     done = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     again = world.start(*settings, "train.steps=1000")
     tree = wait_for_step(again, folder, done + 1)
@@ -134,6 +143,12 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     assert again.returncode == 130, output
     assert "SIGTERM received" not in output
     assert "Task was destroyed" not in output
+    assert (
+        (folder / "log.txt")
+        .read_text()
+        .splitlines()[-1]
+        .endswith("the run has ended: interrupted (vime_core.loop.train)")
+    )
     assert_gone(tree)
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, len(steps) + 1))

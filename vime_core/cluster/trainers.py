@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import os
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from vime_core.cluster.keeper import KeeperClient
 from vime_core.cluster.nodes import differences
 from vime_core.cluster.witness import Vital
 from vime_core.errors import PluginError, TrainerError
+from vime_core.log import log_to
 from vime_core.plugins.interfaces import TrainContext
 from vime_core.plugins.manager import load_plugins
 from vime_core.randomness import seed_process
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
         UpdateReport,
     )
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpec:
@@ -62,6 +67,8 @@ class TrainerSpec:
     places: Sequence[NodePlace]
     """One a rank."""
     deadlines: DeadlineConfig
+    log_file: Path | None = None
+    """Gets a line for each event of a rank, see `vime_core.log`."""
 
 
 class TrainWorker:
@@ -72,6 +79,9 @@ class TrainWorker:
         self._rank = rank
         self._plugins = load_plugins(spec.blocked_plugins)
         self._store: Any = None
+        self._logging = ExitStack()
+        if spec.log_file is not None:
+            self._logging.enter_context(log_to(spec.log_file, f"trainer rank {rank}"))
         self._algorithm: Algorithm
         self._backend: TrainBackend
         self._sync: SyncStrategy
@@ -139,6 +149,7 @@ class TrainWorker:
         self._backend.start()
         strategy = self._plugins.select("sync strategy", spec.sync.name).load()
         self._sync = strategy(spec.sync, self._rank, spec.train.world_size)
+        log.info("ready as process %d", os.getpid())
         return self._backend.data_parallel()
 
     def logprobs(self, micro_batches: Sequence[MicroBatch], reference: bool) -> list[Float32Array]:
@@ -155,15 +166,20 @@ class TrainWorker:
 
     def push(self, version: int) -> PushReport | None:
         """Stream the weights into the engines."""
-        return self._sync.push(self._backend.weights(), version)
+        report = self._sync.push(self._backend.weights(), version)
+        if report is not None:
+            log.info("pushed version %d: %d tensors, %d bytes", version, report.tensors, report.bytes)
+        return report
 
     def save(self, folder: Path) -> None:
         """See `TrainBackend.save`."""
         self._backend.save(folder)
+        log.info("saved to %s", folder)
 
     def load(self, folder: Path) -> None:
         """See `TrainBackend.load`."""
         self._backend.load(folder)
+        log.info("loaded %s", folder)
 
     def sleep(self) -> None:
         """See `TrainBackend.sleep`."""
@@ -181,6 +197,10 @@ class TrainWorker:
         self._backend.close()
         if distributed.is_initialized():
             distributed.destroy_process_group()
+        log.info("ends")
+        self._logging.close()
+        # Ray ends this process now, and would tell the user of its death, should the keeper come first.
+        KeeperClient(self._spec.places[self._rank].keeper).forget_process(os.getpid())
 
 
 def _settle(place: NodePlace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from vime_core.run.folder import RunFolder
     from vime_core.run.resume import OpenRun
     from vime_core.types import Prompt
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +127,14 @@ def machines(inputs: Inputs, folder: RunFolder, note: Callable[[str], None], *, 
         keeper = Keeper.start(
             identity.id, folder.logs, log_file=folder.log_file, health_deadline_s=config.deadlines.health
         )
+        log.info("watches the run as process %d", keeper.pid, extra={"actor": "keeper"})
         stack.callback(keeper.close, config.deadlines.stop)
         pool = RewardPool(_reward_specs(inputs), config=config.reward_pool)
         stack.callback(pool.close)
         if scores:
             pool.start()
         nodes = stack.enter_context(cluster(inputs, identity.id, keeper.address, folder))
-        trainers = _trainers(inputs, nodes, identity)
+        trainers = _trainers(inputs, nodes, identity, folder.log_file)
         stack.callback(trainers.close)
         rollout = _rollout(inputs, nodes, identity, keeper.address, folder.logs)
         stack.callback(rollout.close)
@@ -267,7 +271,7 @@ def _reward_specs(inputs: Inputs) -> list[RewardSpec]:
     ]
 
 
-def _trainers(inputs: Inputs, nodes: Cluster, identity: Identity) -> TrainerGroup:
+def _trainers(inputs: Inputs, nodes: Cluster, identity: Identity, log_file: Path) -> TrainerGroup:
     config, needs = inputs.config, inputs.algorithm.needs()
     spec = TrainerSpec(
         train=config.train,
@@ -286,6 +290,7 @@ def _trainers(inputs: Inputs, nodes: Cluster, identity: Identity) -> TrainerGrou
         plugin_versions=inputs.composed.plugins.versions(),
         places=[nodes.trainer_place(rank) for rank in range(config.train.world_size)],
         deadlines=config.deadlines,
+        log_file=log_file,
     )
     marks = {"VIME_RUN_ID": identity.id, "VIME_PUSH_DEADLINE_S": str(config.deadlines.push)}
     return TrainerGroup(spec, [nodes.trainer_options(rank, marks) for rank in range(config.train.world_size)])

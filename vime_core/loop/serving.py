@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime_core.cluster.calls import first_line
 from vime_core.log import log_to
 from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.loop.parts import Machines, machines
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from vime_core.run.folder import RunFolder
 
     Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
 
 VERSION = 0
 """Policy version of the weights in the engines."""
@@ -54,10 +58,16 @@ def serving(inputs: Inputs, folder: RunFolder, note: Callable[[str], None], *, s
         VimeError: the first cause, when a part does not start or dies.
         KeyboardInterrupt: on Ctrl-C and SIGTERM.
     """
+
+    def tell(message: str) -> None:
+        log.info("%s", message)
+        note(message)
+
     with (
         log_to(folder.log_file, "driver"),
+        _failure_logged(),
         terminated_like_interrupted(),
-        machines(inputs, folder, note, scores=scores) as running,
+        machines(inputs, folder, tell, scores=scores) as running,
     ):
         engines = Serving(inputs, running.rollout, Judge(running.pool, inputs.config.rewards), running)
         running.trainers.connect(running.rollout.endpoints())
@@ -65,3 +75,12 @@ def serving(inputs: Inputs, folder: RunFolder, note: Callable[[str], None], *, s
         running.trainers.push(VERSION)
         engines.wait_for(running.rollout.resume())
         yield engines
+
+
+@contextmanager
+def _failure_logged() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.exception("failed: %s", first_line(error))
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vime_core.plugins.interfaces import RolloutContext
+
+log = logging.LoggerAdapter(logging.getLogger(__name__), {"actor": "router"})
 
 POLL_S = 0.05
 REFUSED = 401
@@ -75,6 +78,7 @@ class Router:
             raise EngineError(
                 f"the router answers without the run's key: install vllm-router 0.1.17 (log: {self._log})"
             )
+        log.info("ready at %s (log: logs/%s)", self.url, self._log.name)
 
     def check(self) -> None:
         """Return when the process is alive.
@@ -94,6 +98,7 @@ class Router:
         self._closing.set()
         if self._process is not None:
             self._process.stop(self._context.stop_deadline)
+            log.info("ended")
 
     def _answers(self) -> bool:
         answer = self._status(self._context.run_key)
