@@ -33,7 +33,7 @@ Prompts are those of --prompt and --file, else the lines of standard input. Each
 
 examples:
   vime generate model.path=/models/Qwen3-0.6B hardware=cpu --prompt "What is 12 + 30?"
-  vime generate --run outputs/<date>/<run> --step 40 --file prompts.jsonl --n 4 --json
+  vime generate --run outputs/<date>/<run> --step 40 --file prompts.jsonl -n 4 --json
   vime generate --run outputs/<date>/<run> --temperature 0 < prompts.txt
 """
 
@@ -55,7 +55,8 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     inputs = prepare(composed, reads_data=False)
     prompts = _prompts(inputs, options)
     inputs = with_weights(inputs, options)
-    printer = _print_json if options.json else _TextPrinter(len(prompts) * sampling.samples_per_prompt > 1)
+    several = len(prompts) * sampling.samples_per_prompt > 1
+    printer = _JsonPrinter(sampling.temperature == 0) if options.json else _TextPrinter(several)
     with _log_folder() as folder, serving(inputs, folder, note, scores=False) as engines:
         answer(engines, prompts, sampling, printer)
     return 0
@@ -143,22 +144,27 @@ class _TextPrinter:
             print(sample.response_text, flush=True)
 
 
-def _print_json(group: Group) -> None:
-    for sample in group.samples:
-        print(json.dumps(_plain(group.prompt, sample)), flush=True)
+class _JsonPrinter:
+    """Prints an object for each sample. Greedy log-probs say nothing about the policy, so they are left out."""
 
+    def __init__(self, greedy: bool) -> None:
+        self._greedy = greedy
 
-def _plain(prompt: Prompt, sample: Sample) -> dict[str, Any]:
-    logprobs = [float(value) for value in sample.rollout_logprobs]
-    return {
-        "prompt": int(prompt.id),
-        "sample": sample.index,
-        "messages": [dict(message) for message in prompt.messages],
-        "response": sample.response_text,
-        "finish_reason": sample.finish_reason,
-        "prompt_tokens": len(prompt.token_ids),
-        "response_tokens": len(sample.response_ids),
-        "token_ids": [int(token) for token in sample.response_ids],
-        "logprobs": logprobs,
-        "logprob": sum(logprobs),
-    }
+    def __call__(self, group: Group) -> None:
+        for sample in group.samples:
+            print(json.dumps(self._plain(group.prompt, sample)), flush=True)
+
+    def _plain(self, prompt: Prompt, sample: Sample) -> dict[str, Any]:
+        logprobs = None if self._greedy else [float(value) for value in sample.rollout_logprobs]
+        return {
+            "prompt": int(prompt.id),
+            "sample": sample.index,
+            "messages": [dict(message) for message in prompt.messages],
+            "response": sample.response_text,
+            "finish_reason": sample.finish_reason,
+            "prompt_tokens": len(prompt.token_ids),
+            "response_tokens": len(sample.response_ids),
+            "token_ids": [int(token) for token in sample.response_ids],
+            "logprobs": logprobs,
+            "logprob": None if logprobs is None else sum(logprobs),
+        }
