@@ -51,10 +51,10 @@ def make_model():
     return ByExpert
 
 
-@pytest.fixture(scope="module")
-def tensor_parallel_size():
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.full)])
+def tensor_parallel_size(request):
     """Ranks of the engine."""
-    return 1
+    return request.param
 
 
 @pytest.fixture(scope="module")
