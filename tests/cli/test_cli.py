@@ -106,6 +106,23 @@ def test_errors_of_a_run_have_their_own_status_and_keep_their_notes(capsys, site
     )
 
 
+def test_a_fault_of_a_plugin_is_one_line_that_names_it(capsys, site, monkeypatch):
+    def faulty(composed):
+        error = ZeroDivisionError("division\nby zero")
+        error.__notes__ = ["raised by plugin acme (acme 1.0), in filter 'acme'"]
+        raise error
+
+    monkeypatch.setitem(sys.modules, "vime_core.loop.train", type(sys)("vime_core.loop.train"))
+    monkeypatch.setattr(sys.modules["vime_core.loop.train"], "run", faulty, raising=False)
+    told = "error: ZeroDivisionError: division by zero (raised by plugin acme (acme 1.0), in filter 'acme')"
+    assert main(["train", *OVERRIDES, *PATHS]) == 1
+    assert capsys.readouterr().err == f"{told}; --traceback shows where\n"
+    assert main(["train", *OVERRIDES, *PATHS, "--traceback"]) == 1
+    shown = capsys.readouterr().err
+    assert "in faulty" in shown
+    assert shown.splitlines()[-1] == told
+
+
 def test_ctrl_c_is_exit_130(capsys, site, monkeypatch):
     def interrupted(arguments, *, show_traceback):
         raise KeyboardInterrupt

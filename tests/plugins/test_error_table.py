@@ -188,3 +188,45 @@ def test_a_broken_unrelated_plugin_changes_nothing_but_one_warning(tmp_path):
     assert (beside.returncode, beside.stdout) == (alone.returncode, alone.stdout)
     told = f"warning: {BROKEN}ZeroDivisionError: division by zero"
     assert [line for line in beside.stderr.splitlines() if line not in alone.stderr.splitlines()] == [told]
+
+
+TWINS = {"extra": reward(entry="same"), "other": reward(entry="same")}
+
+FROM_A_SHELL = {
+    **{row: ({"extra": source}, "reward=extra", f"{BROKEN}{cause}{SHOWS}") for row, (source, cause) in FAILING.items()},
+    "two entries of one name": (TWINS, "reward=same", "uninstall one, or block one with plugins.block=[other] or"),
+    "unknown name": ({"extra": reward()}, "reward=exrta", "did you mean extra?"),
+    "unknown name beside a failed plugin": ({"extra": "1/0"}, "reward=exrta", f"{BROKEN}ZeroDivisionError"),
+    "module missing": (
+        {"extra": reward(more=", requires=('nosuchmodule',)")},
+        "reward=extra",
+        "reward 'extra' of plugin extra (extra-dist 1.0) is unavailable: module nosuchmodule is not installed",
+    ),
+    "hardware missing": (
+        {"extra": reward(more=", probe=lambda: 'no HIP device'")},
+        "reward=extra",
+        "reward 'extra' of plugin extra (extra-dist 1.0) is unavailable: no HIP device",
+    ),
+    "blocked": ({"extra": "1/0"}, "reward=extra plugins.block=[extra]", "blocked: extra (extra-dist 1.0), "),
+}
+"""Row -> (plugins, what the user types, what is told)"""
+
+
+@pytest.mark.parametrize("row", FROM_A_SHELL)
+def test_vime_train_is_refused_with_one_line(world, row):
+    """In a process of its own, as a shell starts it."""
+    plugins, typed, told = FROM_A_SHELL[row]
+    for name, source in plugins.items():
+        install(world, source, name)
+    done = subprocess.run(
+        [sys.executable, "-m", "vime_core.cli", "train", *OVERRIDES, *typed.split()],
+        env={**os.environ, "PYTHONPATH": str(world.folder)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert told in line

@@ -57,6 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output has gone; keep Python from flushing into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except Exception as error:  # a fault of a plugin, which its notes name, or of vime itself
+        if show_traceback:
+            traceback.print_exception(error)
+        hint = "" if show_traceback else "; --traceback shows where"
+        print(f"error: {type(error).__name__}: {one_line(error)}{hint}", file=sys.stderr)
+        return VimeError.exit_code
 
 
 def one_line(error: BaseException) -> str:
