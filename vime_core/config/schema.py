@@ -6,10 +6,16 @@ from the classes here, so that the loop reads the same keys whichever component 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+DEVICES = ("mi300x", "mi325x", "mi355x", "h100", "h200", "b200")
+"""Devices whose memory is known without asking them."""
 
 
 def option(
@@ -112,6 +118,10 @@ class TrainConfig(ComponentConfig):
     threads: int | None = option(None, low=1)
     """CPU threads of a rank; planned from the cores when null."""
 
+    def one_rank(self) -> Self:
+        """The same for a single rank that holds the whole model; a backend that shares models out resets its keys."""
+        return replace(self, world_size=1)
+
 
 @dataclass(kw_only=True)
 class RolloutConfig(ComponentConfig):
@@ -167,6 +177,8 @@ class AcceleratorConfig(ComponentConfig):
     """Accelerator, or `auto`: the best one available."""
     cores: int | None = option(None, low=1)
     """CPU cores the run may use; those this process may run on when null."""
+    device: str | None = option(None, choices=DEVICES)
+    """Kind of device that `vime plan` plans for; the one that is here when null."""
 
 
 def _everything() -> list[str]:
@@ -259,6 +271,8 @@ class RunConfig:
     """Run folders are made below it: <root>/<date>/<time>_<name>."""
     seed: int = option(0, low=0)
     """Seed of everything random."""
+    check_memory: bool = True
+    """Refuse to start what `vime plan` says does not fit into memory."""
     save_rollouts: bool = True
     """Write every sample to `rollouts/step_NNNNNN.parquet`."""
 

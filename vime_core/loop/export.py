@@ -106,7 +106,7 @@ def run_export(export: Export) -> None:
         context = TrainContext(
             rank=0,
             world_size=1,
-            config=config.train,
+            config=config.train.one_rank(),
             model_path=export.model.path,
             geometry=export.model.geometry,
             tensor_map=export.model.tensor_map,
@@ -150,8 +150,7 @@ def _choose_step(run: RunFolder, step: int | None) -> int:
 
 
 def _overrides(model: Path | None, accelerator: str | None) -> list[str]:
-    """A checkpoint can be read by one rank, however many wrote it."""
-    overrides = ["train.world_size=1"]
+    overrides = []
     if model is not None:
         overrides.append(f"model.path={quoted(str(model))}")
     if accelerator is not None:

@@ -27,7 +27,6 @@ FIXED_KEYS = (
     "algorithm.name",
     "algorithm.updates_per_rollout",
     "train.name",
-    "train.world_size",
     "train.dtype",
     "train.lr_schedule",
     "train.lr_warmup_steps",

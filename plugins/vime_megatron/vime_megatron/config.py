@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vime_core.config.schema import TrainConfig, option
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(kw_only=True)
@@ -32,3 +36,16 @@ class MegatronConfig(TrainConfig):
     """Weight of the load-balancing loss of experts, a mean over tokens, added to the algorithm's loss."""
     recompute: str = option("none", choices=("none", "selective", "full"))
     """What is computed again in the backward pass to save memory: attention scores, or whole layers."""
+
+    def one_rank(self) -> Self:
+        """The same for a single rank that holds the whole model."""
+        return replace(
+            self,
+            world_size=1,
+            tensor_parallel=1,
+            sequence_parallel=None,
+            pipeline_parallel=1,
+            pipeline_layers=None,
+            expert_parallel=1,
+            expert_tensor_parallel=1,
+        )
