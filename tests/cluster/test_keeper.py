@@ -175,6 +175,12 @@ def test_an_orderly_end_ends_what_the_driver_could_not(driver, run_id, victim, t
     assert f"killed {victim.pid} sleep" in (tmp_path / "keeper.log").read_text()
 
 
+def test_an_orderly_end_spares_the_driver(driver):
+    driver.client.register_process(driver.process.pid)
+    driver.close()
+    assert driver.process.poll() is None
+
+
 def test_an_orderly_end_with_nothing_left_says_nothing(driver, victim, tmp_path):
     driver.close()
     assert victim.poll() is None

@@ -65,6 +65,20 @@ def test_a_stopped_process_is_seen(grandchild, wait_until):
     wait_until(lambda: not witness.is_stopped())
 
 
+def test_the_title_is_the_last_one_known(run_script, wait_until):
+    process = run_script("import setproctitle; input(); setproctitle.setproctitle('VLLM::EngineCore'); input()")
+    witness = Witness(process.pid)
+    wait_until(lambda: not witness.is_stopped() and witness.title.startswith("python"))
+    process.stdin.write("\n")
+    process.stdin.flush()
+    wait_until(lambda: not witness.is_stopped() and witness.title == "VLLM::EngineCore")
+    process.kill()
+    wait_until(witness.has_ended)
+    witness.look()
+    assert witness.title == "VLLM::EngineCore"
+    witness.close()
+
+
 def test_a_witness_never_takes_another_process_for_its_own():
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     witness = Witness(process.pid)

@@ -178,11 +178,11 @@ class Patient:
         returncode = self.process.wait(END_DEADLINE_S)
         left = remains.left()
         seconds = time.monotonic() - begin
+        self.process = None
         self.add(actor, signals, self.output.error() or "(nothing)", seconds, returncode, left)
         assert re.search(told, self.output.error()), self.output.text()
         assert returncode == status
         assert self.checkpoint() >= self.step() - 1 > 0
-        self.process = None
 
     def replaces_worker(self, signum, told):
         """The run goes on without the scoring process that was at work, and says so in its log."""
@@ -332,61 +332,90 @@ def slow_world(world):
     return world
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows():
-    """What happened, printed at the end."""
-    rows = []
-    yield rows
-    print_table(rows)
+    """What happened."""
+    return []
 
 
-@pytest.fixture
-def live(slow_world, tmp_path, rows):
+@pytest.fixture(scope="module")
+def live(slow_world, tmp_path_factory, rows):
     """A run with engines."""
-    settings = [*SETTINGS, f"rewards.slow.busy={tmp_path / 'busy'}"]
-    patient = Patient(slow_world, tmp_path / "live", settings, rows)
+    folder = tmp_path_factory.mktemp("live")
+    patient = Patient(slow_world, folder / "run", [*SETTINGS, f"rewards.slow.busy={folder / 'busy'}"], rows)
     yield patient
     patient.end()
 
 
-@pytest.fixture
-def replay(slow_world, tmp_path, rows, long_recording):
+@pytest.fixture(scope="module")
+def replay(slow_world, tmp_path_factory, rows, long_recording):
     """A run without engines."""
-    patient = Patient(slow_world, tmp_path / "replay", [*REPLAY_SETTINGS, f"rollout.path={long_recording}"], rows)
+    folder = tmp_path_factory.mktemp("replay") / "run"
+    patient = Patient(slow_world, folder, [*REPLAY_SETTINGS, f"rollout.path={long_recording}"], rows)
     yield patient
     patient.end()
 
 
+full = pytest.mark.full
 KILL, STOP = [signal.SIGKILL], [signal.SIGSTOP]
 KILLED = r"was killed by SIGKILL"
 STOPPED = rf"stopped answering for {HEALTH_S} s: \S+ \(process \d+\) is stopped"
+NOTHING = r"^$"
+"""A driver that was killed prints nothing."""
 
 
-def test_deaths_are_told_and_leave_nothing(live, replay, rows):
-    live.replaces_worker(signal.SIGKILL, rf"scoring process \d+ {KILLED}")
-    live.dies("engine core", KILL, rf"engine-0 lost VLLM::EngineCore \(process \d+\), which {KILLED}")
-    live.dies("engine server", STOP, rf"engine-0 {STOPPED}")
-    replay.dies("trainer rank", KILL, rf"trainer rank 0 {KILLED}")
-    assert {row.left for row in rows} == {"nothing"}
-
-
-@pytest.mark.full
-def test_every_death(live, replay, rows):
+@full
+def test_a_run_whose_driver_was_stopped_goes_on(live):
     live.pauses()
-    live.replaces_worker(signal.SIGKILL, rf"scoring process \d+ {KILLED}")
-    live.replaces_worker(signal.SIGSTOP, rf"scoring process \d+ was killed: no verdict within .*={VERDICT_S}")
-    live.dies("engine core", KILL, rf"engine-0 lost VLLM::EngineCore \(process \d+\), which {KILLED}")
-    live.dies("engine core", STOP, rf"engine-0 {STOPPED}")
-    live.dies("engine server", KILL, rf"engine-0 {KILLED}")
-    live.dies("engine server", STOP, rf"engine-0 {STOPPED}")
-    live.dies("guardian", KILL, rf"engine-0 lost its guardian, which {KILLED}")
-    live.dies("guardian", STOP, rf"engine-0 {STOPPED}")
-    live.dies("router", KILL, rf"the router {KILLED}")
-    live.dies("router", STOP, rf"the router {STOPPED}")
-    live.dies("trainer rank", KILL, rf"trainer rank 0 {KILLED}")
-    replay.dies("trainer rank", STOP, rf"trainer rank 0 {STOPPED}")
-    replay.dies("keeper", KILL, rf"the keeper {KILLED}")
-    replay.dies("keeper", STOP, rf"the keeper {STOPPED}")
-    replay.dies("driver", KILL, "", status=-signal.SIGKILL)
-    replay.dies("driver", [*STOP, *KILL], "", status=-signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("signum", "told"),
+    [
+        (signal.SIGKILL, rf"scoring process \d+ {KILLED}"),
+        pytest.param(signal.SIGSTOP, rf"scoring process \d+ was killed: no verdict within .*={VERDICT_S}", marks=full),
+    ],
+)
+def test_a_run_goes_on_without_a_scoring_process(live, signum, told):
+    live.replaces_worker(signum, told)
+
+
+@pytest.mark.parametrize(
+    ("actor", "signals", "told"),
+    [
+        ("engine core", KILL, rf"engine-0 lost VLLM::EngineCore \(process \d+\), which {KILLED}"),
+        pytest.param("engine core", STOP, rf"engine-0 {STOPPED}", marks=full),
+        pytest.param("engine server", KILL, rf"engine-0 {KILLED}", marks=full),
+        ("engine server", STOP, rf"engine-0 {STOPPED}"),
+        pytest.param("guardian", KILL, rf"engine-0 lost its guardian, which {KILLED}", marks=full),
+        pytest.param("guardian", STOP, rf"engine-0 {STOPPED}", marks=full),
+        pytest.param("router", KILL, rf"the router {KILLED}", marks=full),
+        pytest.param("router", STOP, rf"the router {STOPPED}", marks=full),
+        pytest.param("trainer rank", KILL, rf"trainer rank 0 {KILLED}", marks=full),
+    ],
+)
+def test_a_run_with_engines_tells_who_died(live, actor, signals, told):
+    live.dies(actor, signals, told)
+
+
+@pytest.mark.parametrize(
+    ("actor", "signals", "told", "status"),
+    [
+        ("trainer rank", KILL, rf"trainer rank 0 {KILLED}", 1),
+        pytest.param("trainer rank", STOP, rf"trainer rank 0 {STOPPED}", 1, marks=full),
+        pytest.param("keeper", KILL, rf"the keeper {KILLED}", 1, marks=full),
+        pytest.param("keeper", STOP, rf"the keeper {STOPPED}", 1, marks=full),
+        pytest.param("driver", KILL, NOTHING, -signal.SIGKILL, marks=full),
+        pytest.param("driver", [*STOP, *KILL], NOTHING, -signal.SIGKILL, marks=full),
+    ],
+)
+def test_a_run_without_engines_tells_who_died(replay, actor, signals, told, status):
+    replay.dies(actor, signals, told, status)
+
+
+def test_the_table(rows, capsys):
+    """Of all the deaths above."""
+    with capsys.disabled():
+        print_table(rows)
+    assert rows
     assert {row.left for row in rows} == {"nothing"}

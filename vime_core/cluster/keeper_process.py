@@ -34,6 +34,7 @@ class Registry:
     def __init__(self) -> None:
         """Starts empty."""
         self._lock = threading.Lock()
+        self._driver = os.getppid()
         self._processes: set[ProcessId] = set()
         self._paths: set[Path] = set()
 
@@ -53,9 +54,9 @@ class Registry:
                     raise ValueError(f"unknown request {other!r}")
 
     def processes(self) -> set[ProcessId]:
-        """Registered processes other than the keeper."""
+        """Registered processes other than the keeper and its driver."""
         with self._lock:
-            return {known for known in self._processes if known.pid != os.getpid()}
+            return {known for known in self._processes if known.pid not in (os.getpid(), self._driver)}
 
     def paths(self) -> set[Path]:
         """Registered paths."""

@@ -38,8 +38,19 @@ class Witness:
         """
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
-        self.title = processes.title(pid)
-        """What it called itself when it was first seen."""
+        self._title = "?"
+        self.look()
+
+    @property
+    def title(self) -> str:
+        """What it called itself when it was last looked at."""
+        return self._title
+
+    def look(self) -> None:
+        """Read its title anew: processes give themselves one some time after their start."""
+        title = processes.title(self.pid)
+        if title != "?" and not self.has_ended():
+            self._title = title
 
     def has_ended(self) -> bool:
         """Whether it is gone, or a zombie."""
@@ -49,6 +60,7 @@ class Witness:
 
     def is_stopped(self) -> bool:
         """Whether a signal (SIGSTOP, SIGTSTP, ...) has stopped it."""
+        self.look()
         return not self.has_ended() and processes.is_stopped(self.pid)
 
     def status(self) -> int | None:

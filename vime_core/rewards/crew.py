@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from vime_core.config.schema import RewardPoolConfig
     from vime_core.rewards.spec import RewardSpec
     from vime_core.rewards.tasks import Task
+
+log = logging.getLogger(__name__)
 
 
 class Crew:
@@ -90,6 +93,7 @@ class Lane(threading.Thread):
         self._held = tasks
         process = self.process
         if process is None or process.has_ended():
+            log.warning("a scoring process has ended while it had nothing to do, and is replaced")
             process = self._replace()
         process.send(tasks)
         while process.pending:

@@ -85,7 +85,9 @@ class Vitals:
 
     def _meet(self) -> None:
         """Get to know the processes that the server has started meanwhile."""
-        for process in processes.descendants(self._process.pid) - self._members.keys():
+        guardian = processes.identify(self._process.pid)
+        found = processes.descendants(self._process.pid) | ({guardian} if guardian else set())
+        for process in found - self._members.keys():
             try:
                 self._members[process] = Witness(process.pid)
             except ProcessLookupError:
@@ -98,7 +100,7 @@ class Vitals:
             status = witness.status()
             if status is None and processes.is_unreaped(process):
                 continue
-            if status is not None and status > SIGNALLED:
+            if status is not None and status > SIGNALLED and process.pid != self._process.pid:
                 self._killed.append(f"lost {witness.title} (process {witness.pid}), which {describe(status)}")
             witness.close()
             del self._members[process]
