@@ -188,7 +188,8 @@ def test_a_live_run_that_is_killed_samples_the_same_tokens(world, straight, tmp_
 @pytest.mark.full
 @pytest.mark.engine
 def test_a_live_run_can_be_replayed_to_the_same_weights(world, straight):
-    replayed = world.run("rollout=replay", f"rollout.path={straight.folder}", f"train.steps={LIVE_STEPS}", *SCHEDULE)
+    config = ("--config", str(straight.folder / "config.yaml"))
+    replayed = world.vime("train", *config, "rollout=replay", f"rollout.path={straight.folder}")
     assert replayed.status == 0, replayed.output
     trained = [{key: value for key, value in row.items() if key != "sync/bytes"} for row in numbers(straight)]
     assert [{key: row[key] for key in known} for row, known in zip(numbers(replayed), trained, strict=True)] == trained

@@ -10,8 +10,12 @@ import pytest
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_replay_trains_on_recorded_rollouts(world, recording):
-    finished = world.run("rollout=replay", f"rollout.path={recording}", "train.steps=4")
+def test_replay_trains_on_recorded_rollouts(world, recording, tmp_path):
+    """From the saved configuration of a run with engines."""
+    saved = world.finish(world.launch([*world.command("rollout.num_engines=2", "rollout.max_num_seqs=8"), "--cfg=job"]))
+    (tmp_path / "config.yaml").write_text(saved.output)
+    config = ("--config", str(tmp_path / "config.yaml"))
+    finished = world.vime("train", *config, "rollout=replay", f"rollout.path={recording}", "train.steps=4")
     assert finished.status == 0, finished.output
     assert [row["sync/policy_version"] for row in finished.metrics] == [1, 2, 3, 4]
     assert all(row["train/grad_norm"] > 0 and row["sync/bytes"] == 0 for row in finished.metrics)

@@ -146,13 +146,11 @@ def kv_cache_bytes(config: VllmConfig, geometry: ModelGeometry, dtype: str, free
     Raises:
         ResourceError: when not even one sequence fits.
     """
-    kv_heads = max(1, geometry.num_kv_heads // config.tensor_parallel_size)
-    token = 2 * geometry.num_layers * kv_heads * geometry.head_dim * DTYPE_BYTES[dtype]
-    sequence = math.ceil(max_model_len(config) / BLOCK_TOKENS) * BLOCK_TOKENS * token
+    block, sequence = _block_and_sequence(config, geometry, dtype)
     # One block is vLLM's own.
-    wanted = config.max_num_seqs * sequence + BLOCK_TOKENS * token
+    wanted = config.max_num_seqs * sequence + block
     available = int(free_bytes * KV_CACHE_SHARE) // config.num_engines
-    if available < sequence + BLOCK_TOKENS * token:
+    if available < sequence + block:
         raise ResourceError(
             f"the KV cache of one sequence of {max_model_len(config)} tokens takes {sequence >> 20} MiB and each of "
             f"{config.num_engines} engines has {available >> 20}: lower rollout.max_response_tokens or "
@@ -161,11 +159,25 @@ def kv_cache_bytes(config: VllmConfig, geometry: ModelGeometry, dtype: str, free
     return min(wanted, available)
 
 
+def _block_and_sequence(config: VllmConfig, geometry: ModelGeometry, dtype: str) -> tuple[int, int]:
+    """Bytes of the KV cache that a block, and the blocks of a longest sequence, take on one device."""
+    kv_heads = max(1, geometry.num_kv_heads // config.tensor_parallel_size)
+    block = BLOCK_TOKENS * 2 * geometry.num_layers * kv_heads * geometry.head_dim * DTYPE_BYTES[dtype]
+    return block, math.ceil(max_model_len(config) / BLOCK_TOKENS) * block
+
+
 def _memory(context: RolloutContext) -> dict[str, str]:
     config: VllmConfig = context.config
     if config.gpu_memory_utilization is not None:
         return {"gpu-memory-utilization": str(config.gpu_memory_utilization)}
     if config.kv_cache_mib is not None:
+        needed = sum(_block_and_sequence(config, context.geometry, config.dtype or context.dtype))
+        if config.kv_cache_mib << 20 < needed:
+            raise ResourceError(
+                f"rollout.kv_cache_mib={config.kv_cache_mib} holds no sequence of {max_model_len(config)} tokens "
+                "(rollout.max_prompt_tokens plus rollout.max_response_tokens), which takes "
+                f"{math.ceil(needed / 2**20)} MiB: raise it, or lower one of them"
+            )
         return {"kv-cache-memory-bytes": str(config.kv_cache_mib << 20)}
     free, _ = context.accelerator.memory()
     size = kv_cache_bytes(config, context.geometry, config.dtype or context.dtype, free)
