@@ -16,6 +16,10 @@ from vime_core.testing.components import OVERRIDES
         ("train.stps=3", "unknown key train.stps; did you mean train.steps?"),
         ("+train.stps=3", "unknown key train.stps; did you mean train.steps?"),
         ("++train.stps=3", "unknown key train.stps; did you mean train.steps?"),
+        (
+            "+algorithm.typo=1",
+            "unknown key algorithm.typo; the closest is algorithm.name; 'vime config' prints all keys",
+        ),
         ("lr=1e-6", "unknown key lr; did you mean train.lr?"),
         ("nothing_like_it=1", "unknown key nothing_like_it; the closest is "),
         ("trian.steps=1", "unknown key trian; did you mean train?"),
