@@ -113,6 +113,8 @@ def _prompts(inputs: Inputs, options: argparse.Namespace) -> list[Prompt]:
     for file in options.file:
         chats += read_chats(file, key)
     if not options.prompt and not options.file:
+        if sys.stdin.isatty():
+            note("prompts, one a line; Ctrl-D ends them:")
         chats = [user_message(line.rstrip("\n")) for line in sys.stdin if line.strip()]
     limit = inputs.config.rollout.max_prompt_tokens
     return make_prompts(chats, inputs.tokenizer, max_tokens=limit, system=options.system, raw=options.raw)

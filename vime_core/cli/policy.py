@@ -12,8 +12,9 @@ from vime_core.cli.parser import add_overrides, warn
 from vime_core.config.compose import compose
 from vime_core.config.validate import families
 from vime_core.errors import UserError, VimeError
+from vime_core.loop.export import choose_step, export_folder
+from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.models.hf import inspect_model
-from vime_core.run.checkpoint import CheckpointStore
 from vime_core.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -79,21 +80,23 @@ def note(message: str) -> None:
 
 
 def _exported(run: RunFolder, step: int | None) -> Path:
-    steps = CheckpointStore(run.checkpoints, keep_last=1).steps() if run.checkpoints.is_dir() else []
-    wanted = step if step is not None or not steps else steps[-1]
-    if wanted is not None and (folder := run.path / "export" / f"step_{wanted:06d}").is_dir():
+    step = choose_step(run, step)
+    folder = export_folder(run, step)
+    if folder.is_dir():
         return folder
-    note(f"exporting the checkpoint of step {wanted}")
+    note(f"exporting the checkpoint of step {step}")
     # In a process of its own: loading a checkpoint makes a process a training rank for good.
-    command = [sys.executable, "-m", "vime_core.cli", "export", str(run.path)]
-    command += [] if wanted is None else ["--step", str(wanted)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "vime_core.cli", "export", str(run.path), "--step", str(step)]
+    with (
+        terminated_like_interrupted(),
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process,
+    ):
         try:
-            output, errors = process.communicate()
+            _, errors = process.communicate()
         finally:
             _end(process)
     if process.returncode == 0:
-        return Path(output.splitlines()[-1])
+        return folder
     told = [line.removeprefix("error: ") for line in errors.splitlines() if line.startswith("error: ")]
     cause = told[-1] if told else f"vime export ended with status {process.returncode}: {errors.strip()[-500:]}"
     raise UserError(cause) if process.returncode == UserError.exit_code else VimeError(cause)

@@ -48,6 +48,25 @@ class Export:
     output: Path
 
 
+def choose_step(run: RunFolder, step: int | None) -> int:
+    """The step of a checkpoint that there is; the newest when None.
+
+    Raises:
+        RunFolderError: when there is none; names those there are.
+    """
+    steps = CheckpointStore(run.checkpoints, keep_last=1).steps() if run.checkpoints.is_dir() else []
+    if not steps:
+        raise RunFolderError(f"{run.path} holds no checkpoint; a run saves one at its end, and every checkpoint.every")
+    if step is not None and step not in steps:
+        raise RunFolderError(f"{run.path} holds no checkpoint of step {step}; there are: {', '.join(map(str, steps))}")
+    return steps[-1] if step is None else step
+
+
+def export_folder(run: RunFolder, step: int) -> Path:
+    """Where the export of a checkpoint goes when no other place is given."""
+    return run.path / "export" / f"step_{step:06d}"
+
+
 def plan_export(
     run: RunFolder,
     step: int | None,
@@ -70,8 +89,8 @@ def plan_export(
         ResourceError: when the disk is too full.
         UserError: when configuration, model folder or components do not fit.
     """
-    checkpoint_step = _choose_step(run, step)
-    output = (output or run.path / "export" / f"step_{checkpoint_step:06d}").absolute()
+    checkpoint_step = choose_step(run, step)
+    output = (output or export_folder(run, checkpoint_step)).absolute()
     if output.exists():
         raise RunFolderError(f"{output} exists: give a new folder with --output, or remove it first")
     composed = compose(_overrides(model, accelerator), config_file=run.config_file, require_available=False)
@@ -138,15 +157,6 @@ def _only_rank(accelerator: Accelerator, threads: int) -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group()
-
-
-def _choose_step(run: RunFolder, step: int | None) -> int:
-    steps = CheckpointStore(run.checkpoints, keep_last=1).steps() if run.checkpoints.is_dir() else []
-    if not steps:
-        raise RunFolderError(f"{run.path} holds no checkpoint; a run saves one at its end, and every checkpoint.every")
-    if step is not None and step not in steps:
-        raise RunFolderError(f"{run.path} holds no checkpoint of step {step}; there are: {', '.join(map(str, steps))}")
-    return steps[-1] if step is None else step
 
 
 def _overrides(model: Path | None, accelerator: str | None) -> list[str]:
