@@ -47,7 +47,7 @@ def address(ray_runtime):
 
 def told(code, *arguments, before=(), **environment):
     command = [*before, sys.executable, "-c", code, *arguments]
-    env = {**os.environ, "RAY_BACKEND_LOG_LEVEL": "fatal", **environment}
+    env = {**os.environ, **environment}
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
     return done.stdout
 

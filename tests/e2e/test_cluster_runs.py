@@ -52,11 +52,11 @@ class RayCluster:
         closed = {"RAY_AUTH_TOKEN_PATH": str(self.token_file), "RAY_USAGE_STATS_ENABLED": "0"}
         return {**inherited, **closed, "PYTHONPATH": str((site or self.site).folder), **more}
 
-    def start_node(self, name, *arguments, site=None, before=()):
+    def start_node(self, name, *arguments, site=None, before=(), marks=()):
         """`ray start` in the foreground."""
         command = [*before, Path(sys.executable).parent / "ray", "start", "--block", "--num-cpus=2", "--num-gpus=0"]
         command += ["--object-store-memory=100000000", f"--temp-dir={self.folder / name}", "--disable-usage-stats"]
-        command += [f"--resources={json.dumps({name: 1})}", *arguments]
+        command += [f"--resources={json.dumps(dict.fromkeys((name, *marks), 1))}", *arguments]
         log = self.folder / f"{name}.log"
         environment = self.environment(site, RAY_AUTH_MODE="token", RAY_enable_metrics_collection="0")
         node = GuardedProcess([str(part) for part in command], env=environment, log=log, keeper=self.keeper)
@@ -67,11 +67,11 @@ class RayCluster:
         return node
 
     def start_head(self, name):
-        node = self.start_node(name, "--head", "--port=0", "--include-dashboard=false")
+        node = self.start_node(name, "--head", "--port=0", "--include-dashboard=false", marks=["linked"])
         self.address = re.search(r"--address='([\d.:]+)'", node.log_tail(60))[1]
 
-    def join(self, name, **options):
-        return self.start_node(name, f"--address={self.address}", **options)
+    def join(self, name, *arguments, **options):
+        return self.start_node(name, f"--address={self.address}", *arguments, **options)
 
     def leave(self, name):
         self.nodes.pop(name).stop(1)
@@ -156,6 +156,7 @@ def test_a_run_over_two_nodes_trains(finished):
     assert max(row["train/train_rollout_logprob_abs_diff"] for row in finished.metrics) < 1e-4
     assert [row["sync/policy_version"] for row in finished.metrics] == [1, 2]
     assert finished.output.count("probe: trainer and 1 engines agree") == 2
+    assert "(raylet)" not in finished.output
 
 
 def test_trainer_and_engine_were_on_different_nodes(finished):
@@ -211,6 +212,91 @@ def test_too_few_devices_of_a_kind_of_node_are_told(train, world):
         "the run needs 3 CPU (train.world_size=1, rollout.num_engines=3) and nodes with the resource engines have 2"
         in (refused.output)
     )
+
+
+@pytest.mark.full
+def test_a_node_that_is_lost_ends_the_run_and_keeps_nothing(nodes, train):
+    """Its raylet is killed: what the run had there ends too, and the driver says what was lost."""
+    node = nodes.join("doomed")
+    try:
+        process = train("placement=disjoint", "cluster.rollout_resource=doomed", "train.steps=1000")
+        folder = started_folder(process)
+        wait_until(lambda: metrics_of(folder), 400, lambda: f"no step: {log_of(folder)}")
+        [raylet] = [p for p in psutil.Process(node.pid).children(recursive=True) if "/raylet/raylet" in command_of(p)]
+        raylet.kill()
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 1, output
+        assert re.search(r"error: (the owner of engine-0 died|engine-0 |node [\d.]+ )", output), output
+        wait_until(lambda: not nodes.foreign(), GONE_DEADLINE_S, nodes.foreign)
+    finally:
+        nodes.leave("doomed")
+
+
+@pytest.fixture
+def far_host(nodes):
+    """A node with an address, a loopback and shared memory of its own, as on another machine."""
+    name, near, far = f"vime{os.getpid()}", "10.213.7.1", "10.213.7.2"
+    net = ("ip", "-netns", name)
+    commands = [
+        ("ip", "netns", "add", name),
+        ("ip", "link", "add", f"v{os.getpid()}", "type", "veth", "peer", "name", "far", "netns", name),
+        ("ip", "address", "add", f"{near}/24", "dev", f"v{os.getpid()}"),
+        ("ip", "link", "set", f"v{os.getpid()}", "up"),
+        (*net, "address", "add", f"{far}/24", "dev", "far"),
+        (*net, "link", "set", "far", "up"),
+        (*net, "link", "set", "lo", "up"),
+        (*net, "route", "add", "default", "via", near),
+    ]
+    memory = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+    try:
+        for command in commands:
+            if not shutil.which(command[0]) or subprocess.run(command, capture_output=True).returncode:
+                pytest.skip(f"this user may not: {' '.join(command)}")
+        nodes.join("far", f"--node-ip-address={far}", before=("ip", "netns", "exec", name, *memory), marks=["linked"])
+        yield far
+    finally:
+        if "far" in nodes.nodes:
+            nodes.leave("far")
+        subprocess.run(("ip", "netns", "delete", name), capture_output=True)
+
+
+@pytest.mark.full
+def test_shared_memory_between_two_hosts_is_refused_before_the_first_step(nodes, train, world, far_host):
+    apart = ("placement=disjoint", "cluster.train_resource=trainer", "cluster.rollout_resource=far")
+    refused = world.finish(train(*apart, "train.steps=2"))
+    assert refused.status == 2, refused.output
+    told = (
+        rf"error: sync=shm moves weights through the memory of one host, and engine-0 at http://{far_host}:\d+ is on "
+    )
+    assert re.search(
+        told + "another than trainer rank 0 .*: place both on one host, or choose a sync str", refused.output
+    )
+    assert not metrics_of(refused.folder)
+    told = dict(re.findall(r"(trainer rank 0|engine-0): on node \w+, at ([\d.]+)", log_of(refused)))
+    assert told["engine-0"] == far_host
+    assert told["trainer rank 0"] not in (far_host, "127.0.0.1")
+
+
+@pytest.mark.full
+def test_a_driver_trains_on_another_host(train, world, far_host):
+    far = ("placement=disjoint", "cluster.train_resource=far", "cluster.rollout_resource=far")
+    run = world.finish(train(*far, "train.steps=2"))
+    assert run.status == 0, run.output
+    assert max(row["train/train_rollout_logprob_abs_diff"] for row in run.metrics) < 1e-4
+    assert set(re.findall(r"(?:trainer rank |engine-)\d: on node \w+, at ([\d.]+)", log_of(run))) == {far_host}
+
+
+@pytest.mark.full
+def test_ranks_on_two_hosts_train_together(train, world, far_host, recording):
+    """Three ranks on nodes of two devices: on both hosts. They meet at the nodes' addresses, by gloo too."""
+    settings = ("rollout=replay", f"rollout.path={recording}", "placement=disjoint", "cluster.train_resource=linked")
+    run = world.finish(train(*settings, "train.world_size=3", "train.steps=2"))
+    assert run.status == 0, run.output
+    told = re.findall(r"trainer rank \d: on node \w+, at ([\d.]+)", log_of(run))
+    assert len(told) == 3
+    assert set(told) > {far_host}
+    assert [row["step"] for row in run.metrics] == [1, 2]
+    assert all(row["train/grad_norm"] > 0 for row in run.metrics)
 
 
 def started_folder(process):

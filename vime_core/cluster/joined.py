@@ -23,7 +23,6 @@ TOKEN_FILE = Path("~/.ray/auth_token")
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 """Of the driver; read by `import ray`."""
 TOKEN_HINT = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file with it"

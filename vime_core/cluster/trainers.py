@@ -313,7 +313,7 @@ class TrainerGroup:
             ray.kill(actor, no_restart=True)
         vitals, self._vitals = self._vitals, {}
         for vital in vitals.values():
-            vital.kill()  # Ray asks a process to end itself, which one that is stopped cannot
+            vital.kill_if_stopped()  # Ray asks processes to end themselves, and reports others that end as failures
             vital.close()
 
     def _watch(self, places: Sequence[tuple[str, int]]) -> None:

@@ -130,9 +130,10 @@ class Vital:
             time.sleep(0.01)
         return describe(status)
 
-    def kill(self) -> None:
-        """Send SIGKILL, which ends a stopped process too."""
-        self._witness.kill()
+    def kill_if_stopped(self) -> None:
+        """Send SIGKILL when it is stopped, and so cannot end itself when it is asked to."""
+        if self._witness.is_stopped():
+            self._witness.kill()
 
     def close(self) -> None:
         """Let go of the process; safe to call twice."""

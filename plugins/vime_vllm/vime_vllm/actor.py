@@ -99,6 +99,8 @@ class EngineActor:
         self._closing.set()
         self._process.stop(deadline_s)
         self._leftovers.delete()
+        # Ray ends this process now, and would tell the user of its death, should the keeper come first.
+        KeeperClient(self._spec.place.keeper).forget_process(os.getpid())
 
     def _answers(self) -> bool:
         key = self._spec.environment[KEY_VARIABLE]
