@@ -260,10 +260,17 @@ def leave(*_):
 
 
 def test_an_observer_that_leaves_the_process_is_named(make):
-    observer = Recorder()
-    observer.groups_scored = leave
-    reporter, _ = make(observers={"leaving": observer})
+    class Leaving(Observer):
+        groups_scored = leave
+
+    reporter, _ = make(observers={"leaving": Leaving()})
     with pytest.raises(PluginError, match="observer leaving failed in groups_scored at step 1: SystemExit: 0"):
+        reporter.groups_scored(1, [])
+
+
+def test_an_observer_without_a_method_is_named(make):
+    reporter, _ = make(observers={"empty": object()})
+    with pytest.raises(PluginError, match="observer empty failed in groups_scored at step 1: AttributeError"):
         reporter.groups_scored(1, [])
 
 

@@ -11,11 +11,8 @@ from vime_core.randomness import random_state_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeVar
 
     from vime_core.types import Group
-
-    Result = TypeVar("Result")
 
 
 class Observers:
@@ -40,13 +37,13 @@ class Observers:
     def run_started(self, config: Mapping[str, Any]) -> None:
         """Before step 0."""
         for name, observer in self._observers.items():
-            _tell(name, "run_started", observer.run_started, deepcopy(config))
+            _tell(name, observer, "run_started", deepcopy(config))
 
     def groups_scored(self, step: int, groups: Sequence[Group]) -> None:
         """After scoring, before filters."""
         for name, observer in self._observers.items():
             if not _looks_away(observer):
-                _tell(name, f"groups_scored at step {step}", observer.groups_scored, step, deepcopy(groups))
+                _tell(name, observer, "groups_scored", step, deepcopy(groups))
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> str | None:
         """After the metrics of a step are written.
@@ -56,12 +53,13 @@ class Observers:
         """
         reasons = []
         for name, observer in self._observers.items():
-            what = f"step_finished at step {step}"
-            reason = _tell(name, what, observer.step_finished, step, dict(metrics))
-            if reason is not None and not (isinstance(reason, str) and reason.strip()):
-                raise _failed(name, what, f"it returned {reason!r:.80}, which must be None or why the run should end")
-            if reason is not None:
-                reasons.append(f"observer {name}: {' '.join(reason.split())}")
+            reason = _tell(name, observer, "step_finished", step, dict(metrics))
+            if reason is None:
+                continue
+            if not isinstance(reason, str) or not reason.strip():
+                cause = f"it returned {reason!r:.80}, which must be None or why the run should end"
+                raise _failed(name, f"step_finished at step {step}", cause)
+            reasons.append(f"observer {name}: {' '.join(reason.split())}")
         return reasons[0] if reasons else None
 
     def run_finished(self, reason: str) -> list[PluginError]:
@@ -69,7 +67,7 @@ class Observers:
         failures = []
         for name, observer in self._observers.items():
             try:
-                _tell(name, "run_finished", observer.run_finished, reason)
+                _tell(name, observer, "run_finished", reason)
             except PluginError as error:
                 failures.append(error)
         return failures
@@ -94,12 +92,13 @@ def _looks_away(observer: Observer) -> bool:
     return getattr(type(observer), "groups_scored", None) is Observer.groups_scored
 
 
-def _tell(name: str, what: str, tell: Callable[..., Result], *arguments: Any) -> Result:
+def _tell(name: str, observer: Observer, method: str, *arguments: Any) -> Any:
     try:
         with random_state_kept():
-            return tell(*arguments)
+            return getattr(observer, method)(*arguments)
     except (Exception, SystemExit) as error:
-        raise _failed(name, what, in_one_line(error)) from error
+        step = f" at step {arguments[0]}" if isinstance(arguments[0], int) else ""
+        raise _failed(name, f"{method}{step}", in_one_line(error)) from error
 
 
 def _failed(name: str, what: str, cause: str) -> PluginError:
