@@ -6,6 +6,7 @@ import time
 import pytest
 
 from vime_core.cluster import vigil as vigil_module
+from vime_core.cluster.calls import gather
 from vime_core.cluster.vigil import vigil
 from vime_core.errors import DataError, EngineError, SyncError
 
@@ -54,8 +55,8 @@ def test_an_error_that_was_swallowed_is_raised_again(part, monkeypatch):
     def wait():
         try:
             time.sleep(60)
-        except EngineError as error:
-            swallowed.append(error)
+        except KeyboardInterrupt as interrupt:
+            swallowed.append(interrupt)
         time.sleep(60)
 
     part.dead.set()
@@ -82,6 +83,35 @@ def test_an_error_that_no_death_explains_does_not_wait_for_one(part):
     with pytest.raises(DataError), vigil([part.check]):
         raise DataError("row 3")
     assert part.asked <= asked + 1
+
+
+def test_a_death_interrupts_a_wait_for_ray(part, ray_runtime):
+    import ray
+
+    class Rank:
+        def update(self):
+            time.sleep(600)
+
+    rank = ray.remote(Rank).options(num_cpus=0).remote()
+    dies_soon(part)
+    with pytest.raises(EngineError, match="was killed by SIGKILL"), vigil([part.check]):
+        gather([rank.update.remote()], ["rank 0"], what="update", deadline_s=600)
+    ray.kill(rank)
+
+
+def test_an_inner_block_learns_the_cause_too(part):
+    def run(watch):
+        with pytest.raises(EngineError), watch.first_cause():
+            time.sleep(60)
+
+    dies_soon(part)
+    with vigil([part.check]) as watch:
+        run(watch)
+
+
+def test_ctrl_c_stays_ctrl_c(part):
+    with pytest.raises(KeyboardInterrupt), vigil([part.check]):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_all_is_as_before_afterwards(part):

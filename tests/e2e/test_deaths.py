@@ -5,6 +5,7 @@ The runs of one test share a run folder: each goes on from the checkpoint that t
 
 import re
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import astuple, dataclass, fields
@@ -175,7 +176,7 @@ class Patient:
         begin = time.monotonic()
         for signum in signals:
             victim.send_signal(signum)
-        returncode = self.process.wait(END_DEADLINE_S)
+        returncode = self.wait()
         left = remains.left()
         seconds = time.monotonic() - begin
         self.process = None
@@ -222,12 +223,20 @@ class Patient:
         told = told.replace(str(self.folder), "<run>")
         self.rows.append(Row(actor, ", ".join(s.name for s in signals), told, round(seconds, 1), status, left))
 
+    def wait(self):
+        try:
+            return self.process.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"nobody noticed:\n{self.output.text()}") from None
+
     def end(self):
-        if self.process is not None:
-            if self.process.poll() is None:
-                self.process.send_signal(signal.SIGCONT)
-                self.process.terminate()
-                self.process.wait(END_DEADLINE_S)
+        process, self.process = self.process, None
+        if process is not None:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+                process.wait(END_DEADLINE_S)
             self.output.text()
 
 

@@ -25,11 +25,8 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def vigil(checks: Sequence[Callable[[], None]]) -> Iterator[None]:
+def vigil(checks: Sequence[Callable[[], None]]) -> Iterator[Vigil]:
     """While the block runs in the main thread, ask every check again and again; the first error is raised there.
-
-    Whatever the main thread waits for is interrupted by a signal, as Ctrl-C interrupts it. An error of the block that
-    may be the consequence of a death waits a moment for that death, which is then raised in its place.
 
     Args:
         checks: each returns at once, and raises when a part of the run is dead or has been silent for too long. Called
@@ -38,23 +35,23 @@ def vigil(checks: Sequence[Callable[[], None]]) -> Iterator[None]:
     Raises:
         VimeError: what a check raised first.
     """
-    watcher = _Watcher(checks)
+    watcher = Vigil(checks)
     before = signal.signal(SIGNAL, watcher.interrupt)
     watcher.start()
     try:
-        yield
-    except (DeadlineError, EngineError, SyncError, TrainerError) as error:
-        cause = watcher.cause(PATIENCE_S)
-        if cause is None or cause is error or str(cause) == str(error):
-            raise
-        raise cause from error
+        with watcher.first_cause():
+            yield watcher
     finally:
         watcher.stop()
         signal.signal(SIGNAL, before)
 
 
-class _Watcher:
-    """The thread, and the handler of its signal in the main thread."""
+class Vigil:
+    """The thread that asks, and the handler of its signal in the main thread.
+
+    The handler raises `KeyboardInterrupt`, which gets through everything: Ray and event loops swallow other exceptions
+    of signal handlers.
+    """
 
     def __init__(self, checks: Sequence[Callable[[], None]]) -> None:
         self._checks = checks
@@ -65,23 +62,45 @@ class _Watcher:
         self._stopped = threading.Event()
         self._error: Exception | None = None
 
+    @contextmanager
+    def first_cause(self) -> Iterator[None]:
+        """Let the block raise what a check found in place of what followed from it. May be nested.
+
+        An error that may be the consequence of a death waits a moment for that death.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._error is None:
+                raise
+            self._armed = False
+            raise self._error from None
+        except (DeadlineError, EngineError, SyncError, TrainerError) as error:
+            cause = self._cause(PATIENCE_S)
+            if cause is None or str(cause) == str(error):
+                raise
+            raise cause from error
+
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
+        """End the thread; the main thread is no longer interrupted."""
         self._armed = False
         self._stopped.set()
         self._thread.join(JOIN_DEADLINE_S)
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """Raise what was found."""
+        """Interrupt whatever the main thread waits for, once something was found."""
         if self._armed and self._error is not None:
-            raise self._error
+            raise KeyboardInterrupt
 
-    def cause(self, patience_s: float) -> Exception | None:
+    def _cause(self, patience_s: float) -> Exception | None:
         """What was found, now or within the patience; the main thread is no longer interrupted."""
-        self._armed = False
-        self._found.wait(patience_s)
+        if self._armed:
+            self._armed = False
+            self._found.wait(patience_s)
         return self._error
 
     def _run(self) -> None:
@@ -102,7 +121,7 @@ class _Watcher:
         return None
 
     def _insist(self) -> None:
-        """Again and again: an error that is raised inside a callback of an event loop goes no further."""
+        """Again and again, in case that somebody swallowed the interrupt."""
         while self._armed:
             signal.pthread_kill(self._main, SIGNAL)
             self._stopped.wait(INSIST_S)

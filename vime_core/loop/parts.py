@@ -7,7 +7,7 @@ import logging
 import secrets
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from vime_core.cluster.vigil import Vigil
     from vime_core.config.schema import Config
     from vime_core.loop.cluster import Cluster
     from vime_core.loop.inputs import Inputs
@@ -67,6 +68,8 @@ class Parts:
     folder: RunFolder
     checkpoints: CheckpointStore
     reporter: Reporter
+    vigil: Vigil
+    """Notices when a part dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Identity:
     """What marks the processes and shared memory of one run."""
 
     id: str
-    key: str
+    key: str = field(repr=False)
     """Engines and router answer only to who knows it."""
 
     @classmethod
@@ -93,6 +96,8 @@ class Machines:
     rollout: RolloutBackend
     events: asyncio.AbstractEventLoop
     """Runs all that waits for engines and rewards."""
+    vigil: Vigil
+    """Notices when one dies."""
 
 
 @contextmanager
@@ -141,8 +146,8 @@ def machines(inputs: Inputs, folder: RunFolder, note: Callable[[str], None], *, 
         note(f"starting {inputs.layout.ranks} trainer ranks and {inputs.layout.engines} engines")
         start_side_by_side([trainers.start, rollout.start])
         events = stack.enter_context(event_loop(config.deadlines.stop))
-        stack.enter_context(vigil([keeper.check, nodes.check, trainers.check, rollout.health]))
-        yield Machines(pool, trainers, rollout, events)
+        watch = stack.enter_context(vigil([keeper.check, nodes.check, trainers.check, rollout.health]))
+        yield Machines(pool, trainers, rollout, events, watch)
 
 
 @contextmanager
@@ -194,6 +199,7 @@ def _assemble(inputs: Inputs, run: OpenRun, reporter: Reporter, running: Machine
         folder=run.folder,
         checkpoints=run.checkpoints,
         reporter=reporter,
+        vigil=running.vigil,
     )
 
 
