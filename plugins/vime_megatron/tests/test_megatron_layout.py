@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from vime_core.config.compose import compose
+from vime_core.config.validate import check_model
 from vime_core.errors import ConfigError
 from vime_megatron.config import MegatronConfig
 from vime_megatron.layout import plan_layout
 from vime_qwen3.qwen3 import Qwen3
 from vime_qwen3.qwen3_moe import Qwen3Moe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DENSE = Qwen3().geometry(Qwen3().tiny(), None)
 MOE = Qwen3Moe().geometry(Qwen3Moe().tiny(), None)
@@ -46,6 +52,18 @@ def test_a_layout_that_cannot_be_is_told(geometry: Any, settings: dict[str, Any]
     with pytest.raises(ConfigError, match=told) as error:
         plan_layout(MegatronConfig(**settings), geometry)
     assert "\n" not in str(error.value)
+
+
+def test_it_is_told_before_anything_starts(moe_model: Any, tmp_path: Path) -> None:
+    """With a model folder and a whole configuration, as `vime train` checks them."""
+    folder = tmp_path / "model"
+    shutil.copytree(moe_model.path, folder)
+    (folder / "tokenizer.json").write_text("{}")
+    settings = [f"model.path={folder}", "data.train=/none", "accelerator=cpu", "train.world_size=3"]
+    limits = ["rollout.max_prompt_tokens=64", "rollout.max_response_tokens=64"]
+    composed = compose([*settings, *limits, "reward=[dapo_math]", "train.expert_parallel=3"], require_available=False)
+    with pytest.raises(ConfigError, match=r"expert_parallel=3 does not divide the model's 4 experts"):
+        check_model(composed)
 
 
 def test_layers_are_shared_out_as_evenly_as_it_goes() -> None:
