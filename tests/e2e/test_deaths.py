@@ -183,7 +183,7 @@ class Patient:
         self.add(actor, signals, self.output.error() or "(nothing)", seconds, returncode, left)
         assert re.search(told, self.output.error()), self.output.text()
         assert returncode == status
-        assert self.checkpoint() >= self.step() - 1 > 0
+        assert self.checkpoint() >= max(1, self.step() - 1)
 
     def replaces_worker(self, signum, told):
         """The run goes on without the scoring process that was at work, and says so in its log."""

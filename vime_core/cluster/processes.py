@@ -62,12 +62,6 @@ def title(pid: int) -> str:
         return "?"
 
 
-def is_unreaped(process: ProcessId) -> bool:
-    """Whether this very process runs, or has ended and its parent has not taken note of it."""
-    row = _row(process.pid)
-    return row is not None and row.start == process.start
-
-
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process; one that is traced is not."""
     row = _row(pid)
@@ -78,6 +72,12 @@ def descendants(pid: int) -> set[ProcessId]:
     """All living children of a process, their children and so on."""
     root = identify(pid)
     return _trees({root}, _table()) - {root} if root else set()
+
+
+def children(pid: int) -> set[ProcessId]:
+    """The living children of a process."""
+    table = _table()
+    return {ProcessId(child, row.start) for child, row in table.items() if row.parent == pid and row.state not in _DEAD}
 
 
 def end_trees(roots: Collection[ProcessId]) -> set[ProcessId]:

@@ -37,6 +37,7 @@ class Witness:
             ProcessLookupError: when there is no such process.
         """
         self.pid = pid
+        self._descriptor = -1
         self._descriptor = os.pidfd_open(pid)
         self._title = "?"
         self.look()
@@ -85,10 +86,12 @@ class Witness:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the descriptor; safe to call twice."""
+        """Let go of the descriptor, which happens in the end anyway; safe to call twice."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+    __del__ = close
 
 
 def describe(status: int | None) -> str:

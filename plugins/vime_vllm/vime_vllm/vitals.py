@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from vime_core.cluster import processes
@@ -22,6 +24,8 @@ LOOK_S = 1.0
 """Between two looks at all processes of a server, and between two health checks."""
 PROBE_DEADLINE_S = 5.0
 """For one health check."""
+MOST_DEAD = 32
+"""The last to die that are remembered: servers start helpers, whose end means nothing."""
 SIGNALLED = 128
 KILLED = describe(SIGNALLED + signal.SIGKILL)
 """Of which no log knows."""
@@ -47,7 +51,8 @@ class Vitals:
         self._answers = answers
         self._patience = Patience(limit_s, longest_step_s=LOOK_S + PROBE_DEADLINE_S)
         self._members: dict[processes.ProcessId, Witness] = {}
-        self._killed: list[str] = []
+        self._server: Witness | None = None
+        self._dead: deque[Witness] = deque(maxlen=MOST_DEAD)
         self._looked = 0.0
 
     def watch(self, closing: threading.Event) -> str | None:
@@ -67,9 +72,8 @@ class Vitals:
         end = self._process.end()
         if end is None:
             return None
-        self._notice_deaths()
         # A server goes down in order when one of its processes is killed, and its log does not say by what.
-        how = self._killed[0] if self._killed else end
+        how = end if KILLED in end else (self._first_kill() or end)
         return f"{self._name} {how} (log: {self._log})" if KILLED in how else f"{self._name} {how}: {self.cause()}"
 
     def cause(self) -> str:
@@ -88,19 +92,26 @@ class Vitals:
         guardian = processes.identify(self._process.pid)
         found = processes.descendants(self._process.pid) | ({guardian} if guardian else set())
         for process in found - self._members.keys():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 self._members[process] = Witness(process.pid)
-            except ProcessLookupError:
-                continue
+        if self._server is None:
+            inner = {child for child in processes.children(self._process.pid) if child in self._members}
+            started = {grandchild for child in inner for grandchild in processes.children(child.pid)}
+            self._server = next((self._members[process] for process in started if process in self._members), None)
 
     def _notice_deaths(self) -> None:
+        """Of what died before the server did; after that its guardians kill the rest."""
+        if self._server is None or self._server.has_ended():
+            return
         for process, witness in list(self._members.items()):
-            if not witness.has_ended():
-                continue
+            if witness.has_ended():
+                self._dead.append(witness)
+                del self._members[process]
+
+    def _first_kill(self) -> str | None:
+        """Asked after the server's end, when nobody is left who has not taken note of the end of its children."""
+        for witness in self._dead:
             status = witness.status()
-            if status is None and processes.is_unreaped(process):
-                continue
-            if status is not None and status > SIGNALLED and process.pid != self._process.pid:
-                self._killed.append(f"lost {witness.title} (process {witness.pid}), which {describe(status)}")
-            witness.close()
-            del self._members[process]
+            if status is not None and status > SIGNALLED:
+                return f"lost {witness.title} (process {witness.pid}), which {describe(status)}"
+        return None
