@@ -152,16 +152,91 @@ class Row:
 HEADER = f"{'layout':<42} {'loss':>9} {'log-probs':>9} {'gradient':>9} {'next':>9}  {'bits':<5} {'':<7} worst gradient"
 
 
-def calls_of(case: Case, samples: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """What every rank does; lists hold one entry a rank."""
+@dataclass(frozen=True)
+class Move:
+    """A checkpoint written under one layout, and gone on from under another."""
+
+    name: str
+    before: Case
+    after: Case
+
+
+def _move(name: str, model: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> Move:
+    return Move(name, Case(name, model, before), Case(name, model, after))
+
+
+MOVES = [
+    _move("dense TP2+SP to PP2 uneven", DENSE, _tensor(), _pipeline(pipeline_layers=UNEVEN)),
+    _move("dense PP2 to DP2, tied", TIED, _pipeline(), {}),
+    _move("dense DP2 to TP2+SP", DENSE, {}, _tensor()),
+    _move("moe EP2 to TP2+SP", MOE, {"expert_parallel": 2}, _tensor()),
+    _move("moe TP2+SP ETP2 to PP2", MOE, _tensor(expert_tensor_parallel=2), _pipeline()),
+]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How a run goes on under another layout."""
+
+    move: Move
+    bit_equal: bool
+    """Whether the weights are those that were saved."""
+    losses: float
+    """Largest difference of the next two losses from those of the run that stayed: the optimizer's state counts."""
+
+    @property
+    def exact(self) -> bool:
+        """Within all bounds; nan is in none."""
+        return self.bit_equal and self.losses <= NEXT_LOSS_BOUND
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.exact else "FAILED"
+        return f"{self.move.name:<42} {self.losses:9.1e}  {'yes' if self.bit_equal else 'no':<5} {verdict}"
+
+
+def run_moves(
+    moves: Sequence[Move],
+    folder: Path,
+    *,
+    make_model: Callable[[dict[str, Any]], Any],
+    make_context: Callable[..., Any],
+    samples: Sequence[Any],
+    program: Any,
+) -> list[Moved]:
+    """Save, go on; load under the other layout, go on; all on two ranks."""
+    job = {}
+    for index, move in enumerate(moves):
+        model = make_model(move.before.model)
+        saved = folder / f"saved_{index}"
+        first, second = (make_context(model, world_size=2, **case.settings) for case in (move.before, move.after))
+        update, other = (_update(case, samples) for case in (move.before, move.after))
+        job[move.name] = [
+            (first, [update, update, ("weights",), ("save", saved), update, update]),
+            (second, [("load", saved), ("weights",), other, other]),
+        ]
+    (stayed_and_moved, _) = program.run_ranks(folder, job, 2, deadline_s=DEADLINE_S)
+    found = []
+    for move in moves:
+        stayed, moved = stayed_and_moved[move.name]
+        losses = [abs(a.metrics["loss"] - b.metrics["loss"]) for a, b in zip(stayed[4:], moved[2:], strict=True)]
+        found.append(Moved(move, _bit_equal(moved[1], stayed[2]), max(losses)))
+    return found
+
+
+def _update(case: Case, samples: Sequence[Any]) -> tuple[Any, ...]:
+    """The call of an optimizer update, with one batch a rank."""
     algorithm = GRPO(GRPOConfig(entropy_coef=0.03))
     batches = build_update(samples, algorithm, max_tokens=MAX_TOKENS, ranks=case.data_parallel)
     assert batches is not None
     assert all(len({len(m.token_ids) for m in batch.micro_batches}) > 1 for batch in batches)
-    mine = [batches[index] for index in _data_ranks(case)]
-    update = ("update", mine, algorithm)
+    return "update", [batches[index] for index in _data_ranks(case)], algorithm
+
+
+def calls_of(case: Case, samples: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """What every rank does; lists hold one entry a rank."""
+    update = _update(case, samples)
     fault = [] if case.fault is None else [(case.fault,)]
-    logprobs = ("logprobs", [batch.micro_batches for batch in mine])
+    logprobs = ("logprobs", [batch.micro_batches for batch in update[1]])
     return [*fault, ("weights",), logprobs, update, ("gradients",), update, update, ("data_parallel",)]
 
 
@@ -288,18 +363,18 @@ def main(names: Sequence[str]) -> int:
             path = Path(tempfile.mkdtemp(dir=folder))
             return conftest.write_model(path, changes)
 
-        rows = run(
-            cases,
-            folder,
-            make_model=make_model,
-            make_context=conftest.train_context,
-            samples=conftest.train_samples(),
-            program=ranks_program,
-        )
-    print(HEADER)
-    for row in rows:
-        print(row)
-    return 0 if all(row.as_meant for row in rows) else 1
+        parts = {
+            "make_model": make_model,
+            "make_context": conftest.train_context,
+            "samples": conftest.train_samples(),
+            "program": ranks_program,
+        }
+        rows = run(cases, folder, **parts)
+        print(HEADER, *rows, sep="\n")
+        moves = [move for move in MOVES if not names or any(name in f"move {move.name}" for name in names)]
+        moved = run_moves(moves, folder, **parts) if moves else []
+        print(f"\n{'checkpoint of one layout under another':<42} {'next':>9}  bits", *moved, sep="\n")
+    return 0 if all(row.as_meant for row in rows) and all(row.exact for row in moved) else 1
 
 
 if __name__ == "__main__":

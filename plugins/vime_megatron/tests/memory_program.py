@@ -24,6 +24,7 @@ from vime_megatron import norm as norm_module
 from vime_megatron.config import MegatronConfig
 from vime_megatron.layout import plan_layout
 from vime_megatron.model import build_model
+from vime_megatron.optimizer import build_optimizer
 from vime_megatron.packed import lay_out
 from vime_megatron.passes import DeviceBatch, Passes
 from vime_qwen3.qwen3 import Qwen3
@@ -74,14 +75,44 @@ def measure(case):
         tensor_group=mcore.parallel_state.get_tensor_model_parallel_group(),
     )
     with contextlib.nullcontext() if geometry.experts else FakeTensorMode(allow_non_fake_inputs=True):
-        result = _tracked(case, config, geometry, ranks)
+        policy = build_model(geometry, getattr(torch, config.dtype), ranks, config)
+        result = _states(config, policy) if case["states"] else _tracked(case, config, geometry, ranks, policy)
     mcore.parallel_state.destroy_model_parallel()
     distributed.destroy_process_group()
     return result
 
 
-def _tracked(case, config, geometry, ranks):
-    policy = build_model(geometry, getattr(torch, config.dtype), ranks, config)
+def _states(config, policy):
+    """Bytes of weights, gradients and optimizer in the wrapped model."""
+    # Checkpoints need these groups, which the stand-in for a network does not have.
+    mcore.parallel_state.get_data_parallel_group_gloo = mcore.parallel_state.get_data_parallel_group
+    mcore.parallel_state.get_expert_data_parallel_group_gloo = mcore.parallel_state.get_expert_data_parallel_group
+    distributed.all_gather_object = _all_the_same
+    settings = mcore.DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+    model = mcore.DistributedDataParallel(policy.config, settings, policy)
+    optimizer = build_optimizer(model, config, getattr(torch, config.dtype))
+    buffers = [*model.buffers, *model.expert_parallel_buffers]
+    held = 0
+    for part in optimizer.chained_optimizers:
+        for group in part.optimizer.param_groups:
+            for master in group["params"]:
+                state = part.optimizer.state[master]
+                kept = [state["exp_avg"], state["exp_avg_sq"]]
+                # Without mixed precision the optimizer works on views of the weights.
+                kept += [master] if config.dtype != "float32" else []
+                held += sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    return {
+        "weights": sum(buffer.param_data.numel() * buffer.param_data.element_size() for buffer in buffers),
+        "gradients": sum(buffer.grad_data.numel() * buffer.grad_data.element_size() for buffer in buffers),
+        "optimizer": held,
+    }
+
+
+def _all_the_same(objects, here, group=None):
+    objects[:] = [here] * len(objects)
+
+
+def _tracked(case, config, geometry, ranks, policy):
     parameters = list(policy.parameters())
     for parameter in parameters:
         # In the data-parallel wrapper gradients leave for its buffer one by one.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import distributed
 
 from vime_core.cli import main
 from vime_core.config.compose import compose
+from vime_core.data.batching import build_update
 from vime_core.models.checkpoint import SafetensorsFolder
 from vime_core.run.checkpoint import CheckpointStore
 from vime_core.run.folder import RunFolder
@@ -27,6 +24,7 @@ from vime_grpo.grpo import GRPO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 DEADLINE_S = 240
 STEP = 3
@@ -105,46 +103,32 @@ def test_one_rank(
 
 
 @pytest.mark.ranks
-def test_two_ranks(
-    model_folder: Path, model: Any, make_context: Callable[..., Any], samples: list[Any], tmp_path: Path
+def test_two_ranks_that_share_the_model_out(
+    model_folder: Path,
+    model: Any,
+    make_context: Callable[..., Any],
+    samples: list[Any],
+    tmp_path: Path,
+    ranks_program: Any,
 ) -> None:
-    run = make_run(tmp_path / "run", tmp_path / "gone", **{"train.world_size": 2, "train.dtype": "float32"})
+    layout = {"world_size": 2, "tensor_parallel": 2}
+    settings = {f"train.{key}": value for key, value in layout.items()}
+    run = make_run(tmp_path / "run", tmp_path / "gone", **settings, **{"train.dtype": "float32"})
     saved: dict[str, torch.Tensor] = {}
-    commit(run, lambda folder: saved.update(save_with_two_ranks(folder, model, make_context, samples, tmp_path)))
+
+    def save(folder: Path) -> None:
+        """Make an update and save."""
+        algorithm = GRPO(GRPOConfig())
+        (batch,) = build_update(samples, algorithm, max_tokens=24, ranks=1) or []
+        calls = [("update", batch, algorithm), ("save", folder), ("weights",)]
+        job = {"save": [(make_context(model, **layout), calls)]}
+        saved.update(ranks_program.run_ranks(tmp_path, job, 2, deadline_s=DEADLINE_S)[0]["save"][0][2])
+
+    commit(run, save)
     output = tmp_path / "new" / "exported"
     arguments = ["--step", str(STEP), "--output", str(output), "--model", str(model_folder), "--accelerator", "cpu"]
     assert export(str(run.path), *arguments) == f"{output}\n"
     assert_holds(output, saved, model_folder)
-
-
-def save_with_two_ranks(
-    folder: Path, model: Any, make_context: Callable[..., Any], samples: list[Any], place: Path
-) -> dict[str, torch.Tensor]:
-    """Make an update with two ranks and save; returns the weights."""
-    from vime_core.data.batching import build_update
-
-    algorithm = GRPO(GRPOConfig())
-    update = ("update", build_update(samples, algorithm, max_tokens=24, ranks=2), algorithm)
-    vocabulary = {
-        "hidden": torch.ones(2, 2),
-        "weight": torch.ones(4, 2),
-        "token_ids": torch.zeros(2, dtype=torch.int64),
-        "position_ids": torch.arange(2),
-        "size": 4,
-    }
-    scenario = [(make_context(model), [update, ("save", folder), ("weights",)])]
-    (place / "job.pkl").write_bytes(pickle.dumps({"vocabulary": vocabulary, "save": scenario}))
-    store = distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    program = str(Path(__file__).with_name("ranks_program.py"))
-    with ExitStack() as stack:
-        processes = []
-        for rank in range(2):
-            command = [sys.executable, program, str(rank), "2", str(store.port), str(place)]
-            processes.append(subprocess.Popen(command))
-            stack.callback(processes[-1].wait)
-            stack.callback(processes[-1].kill)
-        assert [process.wait(timeout=DEADLINE_S) for process in processes] == [0, 0]
-    return pickle.loads((place / "result_0.pkl").read_bytes())["save"][0][2]
 
 
 # What is wrong is told before anything starts.

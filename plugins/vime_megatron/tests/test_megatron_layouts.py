@@ -25,26 +25,36 @@ CHECKED = (
 )
 
 
+MOVED = ("dense TP2+SP to PP2 uneven", "dense PP2 to DP2, tied", "moe EP2 to TP2+SP")
+
+
 @pytest.fixture(scope="module")
-def rows(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_model: Callable[..., Any],
-    make_context: Callable[..., Any],
-    samples: list[Any],
-    layouts: Any,
-    ranks_program: Any,
+def parts(
+    make_model: Callable[..., Any], make_context: Callable[..., Any], samples: list[Any], ranks_program: Any
 ) -> dict[str, Any]:
+    """What `layouts.py` runs with."""
+    return {
+        "make_model": lambda changes: make_model(**changes),
+        "make_context": make_context,
+        "samples": samples,
+        "program": ranks_program,
+    }
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory, layouts: Any, parts: dict[str, Any]) -> dict[str, Any]:
     """Comparisons by name of the layout."""
     folder: Path = tmp_path_factory.mktemp("layouts")
-    found = layouts.run(
-        [case for case in layouts.CASES if case.name in CHECKED],
-        folder,
-        make_model=lambda changes: make_model(**changes),
-        make_context=make_context,
-        samples=samples,
-        program=ranks_program,
-    )
+    found = layouts.run([case for case in layouts.CASES if case.name in CHECKED], folder, **parts)
     return {row.case.name: row for row in found}
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory, layouts: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    """Runs that went on under another layout, by name."""
+    folder: Path = tmp_path_factory.mktemp("moves")
+    found = layouts.run_moves([move for move in layouts.MOVES if move.name in MOVED], folder, **parts)
+    return {row.move.name: row for row in found}
 
 
 @pytest.mark.timeout(600)
@@ -69,3 +79,9 @@ def test_each_fault_is_caught_by_what_it_breaks(rows: dict[str, Any]) -> None:
     for name in ("fault: two experts swapped, EP2", "fault: q and k heads transposed, TP2+SP"):
         assert not rows[name].bit_equal
         assert rows[name].logprobs > 1e-3
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MOVED)
+def test_a_checkpoint_goes_on_under_another_layout(name: str, moved: dict[str, Any]) -> None:
+    assert moved[name].exact, str(moved[name])

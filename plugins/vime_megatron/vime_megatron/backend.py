@@ -47,10 +47,11 @@ class MegatronBackend:
             ModelError: when the model cannot be built here or its weights do not fit.
         """
         compat.install()
-        compat.overlap_communication()
         noise.ignore(noise.IN_CALLS)
         context = self._context
         layout = plan_layout(self._config, context.geometry)
+        if layout.tensor > 1:
+            compat.overlap_communication()
         self._ranks = Ranks(layout, self._device)
         torch.manual_seed(context.seed + context.rank)
         # Without dropout nothing draws from Megatron's device generators.

@@ -1,4 +1,4 @@
-"""What Megatron-Core 0.16.1 needs where there is no CUDA device or no fused Adam.
+"""What Megatron-Core 0.16.1 needs, above all where there is no CUDA device or no fused Adam.
 
 Megatron is written for CUDA: it allocates on `device="cuda"`, asks for the current device and compares type names
 with `torch.cuda.FloatTensor`. Each guard here mends one such assumption, says why, and names the lines it is for; a
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vime_megatron.compat.adam import ADAM_GUARDS
+from vime_megatron.compat.buckets import BUCKET_GUARDS
 from vime_megatron.compat.cuda import CUDA_GUARDS, HOST
 from vime_megatron.compat.experts import EXPERT_GUARDS
 from vime_megatron.compat.parallel import PARALLEL_GUARDS
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADAM_GUARDS",
+    "BUCKET_GUARDS",
     "CUDA_GUARDS",
     "EXPERT_GUARDS",
     "GUARDS",
@@ -36,7 +38,7 @@ __all__ = [
     "restore_device_random_states",
 ]
 
-GUARDS = (*CUDA_GUARDS, *PARALLEL_GUARDS, *EXPERT_GUARDS, *ADAM_GUARDS)
+GUARDS = (*CUDA_GUARDS, *PARALLEL_GUARDS, *EXPERT_GUARDS, *ADAM_GUARDS, *BUCKET_GUARDS)
 """All guards."""
 
 
