@@ -238,7 +238,7 @@ def _mark_experts(model: PolicyModel) -> None:
     for module in model.modules():
         if isinstance(module, mcore.SequentialMLP):
             for weight in module.parameters():
-                weight.allreduce = False  # type: ignore[attr-defined]
+                weight.allreduce = False
 
 
 def _leave(weight: torch.Tensor) -> torch.Tensor:
