@@ -234,7 +234,7 @@ class EngineEndpoint:
     name: str
     url: str
     """Base URL of the engine's own server, not of the router."""
-    key: str
+    key: str = field(repr=False)
     """The run's key: sent as `Authorization: Bearer <key>`."""
     host: str
     """Equal to another process's `vime_core.cluster.hosts.memory_identity()` just when both share /dev/shm."""

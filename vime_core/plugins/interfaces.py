@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vime_core.models.family import ModelFamily as ModelFamily
@@ -221,7 +221,7 @@ class RolloutContext:
     """The trainer's dtype; engines use it unless their config says otherwise."""
     run_id: str
     """Short and unique; shared-memory segments are named `vime-<run_id>-...`."""
-    run_key: str
+    run_key: str = field(repr=False)
     """Secret of the run: engines and router ask for it."""
     seed: int
     threads: int

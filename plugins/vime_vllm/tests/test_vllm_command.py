@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from vime_core.errors import ResourceError
+from vime_core.types import EngineEndpoint, NodePlace
+from vime_vllm.actor import EngineSpec
 from vime_vllm.command import engine_command, engine_environment, kv_cache_bytes, router_command
 from vime_vllm.config import VllmConfig
 
@@ -36,6 +38,22 @@ def test_no_command_line_shows_the_key(make_context, tmp_path):
     command = [*engine_command(context, 0), *router_command(context.config, [], port=1, metrics_port=2, deadline_s=3)]
     assert context.run_key not in " ".join(command)
     assert engine_environment(context)["VIME_RUN_KEY"] == context.run_key
+
+
+def test_the_key_is_not_shown_by_what_holds_it(make_context, tmp_path):
+    context = make_context(tmp_path)
+    endpoint = EngineEndpoint(name="engine-0", url="http://x", key=context.run_key, host="here")
+    place = NodePlace(address="127.0.0.1", keeper="")
+    spec = EngineSpec(
+        name="engine-0",
+        command=[],
+        environment=engine_environment(context),
+        log=tmp_path,
+        run_id="run",
+        place=place,
+        health_deadline=1.0,
+    )
+    assert context.run_key not in repr((context, endpoint, spec))
 
 
 def test_the_longest_sequence_fits_into_one_unsplit_prefill(make_context, tmp_path):
