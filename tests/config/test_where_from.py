@@ -162,3 +162,21 @@ def test_experiments_of_a_plugin_are_found_and_said_to_be_its_own(site, acme):
     composed = acme("experiment=acme_quick")
     assert composed.typed.train.steps == 3
     assert composed.provenance["train.steps"] == "experiment/acme_quick.yaml of plugin acme (acme 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["algorithm.kl_estimator=k1"],
+            "algorithm.kl_estimator=k1 (command line) is not used by algorithm.kl_coef=0.0",
+        ),
+        (
+            ["rewards.dapo_math.compat=official", "rewards.dapo_math.wrong_score=-1"],
+            "rewards.dapo_math.wrong_score=-1.0 (command line) is not used by rewards.dapo_math.compat=official",
+        ),
+    ],
+)
+def test_what_a_component_of_the_repository_does_not_use(overrides, message, capsys):
+    assert main(["config", *overrides]) == 2
+    assert message in capsys.readouterr().err

@@ -28,7 +28,7 @@ class GRPOConfig(AlgorithmConfig):
     """The constant divisor of `seq_mean_token_sum_norm`, such as the longest response; only for that choice."""
     kl_coef: float = option(0.0, low=0)
     """Weight of the KL divergence to the reference policy in the loss; 0 needs no reference."""
-    kl_estimator: str = option("k3", choices=("k1", "k2", "k3"))
+    kl_estimator: str = option("k3", choices=("k1", "k2", "k3"), unused_if=("kl_coef", 0.0))
     """Schulman's estimator of that divergence; not used when `kl_coef` is 0."""
     entropy_coef: float = option(0.0, low=0)
     """Weight of the entropy bonus."""

@@ -17,9 +17,9 @@ class DapoMathConfig(RewardConfig):
     """`official` scores as the published DAPO rule did, mistakes included: +1 or -1, whatever the settings below."""
     strict_box: bool = False
     """With `compat=official`: accept nothing but a `\\boxed{}` in the last 100 characters."""
-    wrong_score: float = 0.0
+    wrong_score: float = option(0.0, unused_if=("compat", "official"))
     """Score of a wrong or unparseable answer; DAPO's paper uses -1. A correct one scores 1."""
-    boxed_fallback: bool = True
+    boxed_fallback: bool = option(True, unused_if=("compat", "official"))
     """Without an answer after `Answer:`, read the last `\\boxed{}`."""
 
     def __post_init__(self) -> None:
