@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from vime_core.cluster.witness import Patience, Witness, describe
+from vime_core.cluster.processes import is_stopped
+from vime_core.cluster.witness import Patience, Vital, Witness, describe
 
 PARENT = """
     import subprocess, sys
@@ -120,3 +121,15 @@ def test_patience_counts_only_what_the_asker_saw(monkeypatch):
     assert not ask(600, False)  # the asker stood still itself
     assert not ask(600, False)
     assert ask(600, False)
+
+
+def test_only_a_process_that_is_stopped_is_killed(wait_until):
+    sleeping = subprocess.Popen(["sleep", "1000"])
+    vital = Vital("rank", sleeping.pid, 60)
+    vital.kill_if_stopped()
+    assert vital.trouble() is None
+    sleeping.send_signal(signal.SIGSTOP)
+    wait_until(lambda: is_stopped(sleeping.pid))
+    vital.kill_if_stopped()
+    assert sleeping.wait(30) == -signal.SIGKILL
+    vital.close()
