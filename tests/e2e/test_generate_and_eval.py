@@ -122,7 +122,7 @@ def refused(settings, capsys, monkeypatch):
     return run
 
 
-def test_what_generate_refuses(refused, monkeypatch, tmp_path):
+def test_what_generate_refuses(refused, first_run, monkeypatch, tmp_path):
     assert "has 600 tokens, more than rollout.max_prompt_tokens=512" in refused("generate", "--raw", "-p", "x" * 600)
     assert "samples at temperature 0 are one and the same" in refused(
         "generate", "-p", "x", "-n", "2", "--temperature=0"
@@ -132,6 +132,9 @@ def test_what_generate_refuses(refused, monkeypatch, tmp_path):
     assert "rollout.top_p=2" in refused("generate", "-p", "x", "--top-p", "2")
     assert "--step is the step of a run's checkpoint: add --run RUN" in refused("generate", "-p", "x", "--step", "3")
     assert "/no/run is no run folder" in refused("generate", "-p", "x", "--run", "/no/run")
+    assert "holds no checkpoint of step 99" in refused(
+        "generate", "-p", "x", "--run", str(first_run.folder), "--step", "99"
+    )
     assert "/no/file.txt: cannot be read" in refused("generate", "-f", "/no/file.txt")
     assert "max_position_embeddings" in refused("generate", "-p", "x", "--max-tokens", "5000")
     monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))

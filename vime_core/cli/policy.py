@@ -41,7 +41,7 @@ def compose_policy(options: argparse.Namespace, overrides: Sequence[str]) -> Com
 
     Args:
         options: parsed by a parser with `add_policy`.
-        overrides: of the command itself; those of the user come after them.
+        overrides: of the command itself, and what its own arguments are short for; they prevail.
 
     Raises:
         UserError: when the arguments or the configuration are wrong.
@@ -50,9 +50,12 @@ def compose_policy(options: argparse.Namespace, overrides: Sequence[str]) -> Com
         raise UserError("--step is the step of a run's checkpoint: add --run RUN")
     if options.run is not None and options.config is not None:
         raise UserError("--run brings its own configuration: leave out --config")
+    run = None if options.run is None else RunFolder.find(options.run)
+    if run is not None:
+        choose_step(run, options.step)
     composed = compose(
-        [*overrides, *options.overrides],
-        config_file=options.config if options.run is None else RunFolder.find(options.run).config_file,
+        [*options.overrides, *overrides],
+        config_file=options.config if run is None else run.config_file,
         config_folder=options.config_dir,
         require_available=False,
     )

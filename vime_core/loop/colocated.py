@@ -67,7 +67,7 @@ class ColocatedLoop:
             collected = self._await(parts.collector.collect(step, self._version))
         clock.move(collected.score_seconds, source="rollout", target="score")
         check_failures(collected.scored, parts.config.reward_pool.max_failure_ratio)
-        with clock.stage("report"):
+        with clock.stage("observe"):
             parts.reporter.groups_scored(step, collected.scored)
         with clock.stage("advantage"):
             samples = parts.algorithm.advantages(collected.groups)

@@ -45,6 +45,7 @@ STAGES = (
     "advantage",
     "pack",
     "probe",
+    "observe",
     "report",
     "other",
 )
