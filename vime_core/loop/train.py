@@ -12,6 +12,7 @@ from vime_core.log import log_to
 from vime_core.loop.colocated import ColocatedLoop
 from vime_core.loop.inputs import prepare
 from vime_core.loop.interrupts import terminated_like_interrupted
+from vime_core.loop.memory_check import check_memory
 from vime_core.loop.parts import started
 from vime_core.models.fingerprint import model_fingerprint
 from vime_core.run.report import DONE
@@ -37,6 +38,7 @@ def run(composed: ComposedConfig) -> int:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once everything has ended.
     """
     inputs = prepare(composed)
+    check_memory(inputs)
     opened = open_run(inputs.config, composed.tree, model_fingerprint(inputs.model.path), inputs.check_state)
     with log_to(opened.folder.log_file, "driver"), terminated_like_interrupted():
         log.info("vime %s starts as process %d on %s", __version__, os.getpid(), socket.gethostname())
@@ -68,7 +70,8 @@ def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> None:
     reason = INTERRUPTED
     try:
         parts.reporter.run_started(composed.tree)
-        ColocatedLoop(parts).run(opened.checkpoint)
+        with parts.vigil.first_cause():
+            ColocatedLoop(parts).run(opened.checkpoint)
         reason = parts.reporter.stop_reason or DONE
     except Exception as error:
         reason = first_line(error)

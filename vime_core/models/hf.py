@@ -28,6 +28,19 @@ TOKENIZER_FILE_SETS = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json",
 
 
 @dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a model is, without its weights."""
+
+    hf_config: Mapping[str, Any]
+    """`config.json`"""
+    generation_config: Mapping[str, Any] | None
+    """`generation_config.json`, where there is one."""
+    family_name: str
+    geometry: ModelGeometry
+    tensor_map: Sequence[TensorRule]
+
+
+@dataclass(frozen=True, slots=True)
 class LocalModel:
     """A model folder that passed all checks."""
 
@@ -56,6 +69,22 @@ def inspect_model(path: Path, families: Mapping[str, ModelFamily], family_name: 
     """
     if not path.is_dir():
         raise ModelError(f"model.path {path} is not a folder; give one in Hugging Face format, downloaded beforehand")
+    read = read_architecture(path, families, family_name)
+    _check_config(path, read.hf_config, read.geometry)
+    _check_tokenizer(path)
+    shapes = tensor_shapes(read.geometry, read.tensor_map)
+    extra = _check_tensors(open_weights(path, read.geometry, read.tensor_map), shapes)
+    return LocalModel(
+        path, read.hf_config, read.generation_config, read.family_name, read.geometry, read.tensor_map, extra
+    )
+
+
+def read_architecture(path: Path, families: Mapping[str, ModelFamily], family_name: str = "auto") -> Architecture:
+    """What the configuration files of a model folder describe; the folder need not hold anything else.
+
+    Raises:
+        ModelError: one line with the file or key, what is wrong and what to do.
+    """
     hf_config = _read_json(path / "config.json")
     generation_file = path / "generation_config.json"
     generation_config = _read_json(generation_file) if generation_file.exists() else None
@@ -65,11 +94,7 @@ def inspect_model(path: Path, families: Mapping[str, ModelFamily], family_name: 
         geometry = family.geometry(hf_config, generation_config)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
-    tensor_map = tuple(family.tensor_map(geometry))
-    _check_config(path, hf_config, geometry)
-    _check_tokenizer(path)
-    extra = _check_tensors(open_weights(path, geometry, tensor_map), tensor_shapes(geometry, tensor_map))
-    return LocalModel(path, hf_config, generation_config, family_name, geometry, tensor_map, extra)
+    return Architecture(hf_config, generation_config, family_name, geometry, tuple(family.tensor_map(geometry)))
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Memory and placement of a run, from numbers alone: no torch, no device, no weights."""

@@ -1,0 +1,75 @@
+"""How a trainer's ranks share a model out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vime_core.config.schema import TrainConfig
+    from vime_core.models.geometry import ModelGeometry
+
+RECOMPUTE = ("none", "selective", "full")
+"""From most memory to least."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainLayout:
+    """Sizes of every kind of parallelism, and what is computed again to save memory."""
+
+    world_size: int
+    tensor: int = 1
+    sequence: bool = False
+    """Whether tensor-parallel ranks share out the tokens between their matrices."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each pipeline stage."""
+    expert: int = 1
+    expert_tensor: int = 1
+    recompute: str = "none"
+
+    @property
+    def pipeline(self) -> int:
+        """Pipeline stages."""
+        return len(self.stage_layers)
+
+    @property
+    def data_parallel(self) -> int:
+        """Replicas of what is no expert."""
+        return self.world_size // (self.tensor * self.pipeline)
+
+    @property
+    def expert_data_parallel(self) -> int:
+        """Replicas of an expert."""
+        return self.world_size // (self.expert_tensor * self.expert * self.pipeline)
+
+    def describe(self) -> str:
+        """Short text, e.g. `TP2 DP1 full recompute`."""
+        sizes = [f"TP{self.tensor}{'+SP' if self.sequence else ''}"]
+        sizes += [f"PP{self.pipeline}"] if self.pipeline > 1 else []
+        sizes += [f"DP{self.data_parallel}"]
+        sizes += [f"EP{self.expert}"] if self.expert > 1 else []
+        sizes += [f"ETP{self.expert_tensor}"] if self.expert_tensor > 1 else []
+        return f"{' '.join(sizes)}, recompute {self.recompute}"
+
+
+def layout_of(config: TrainConfig, geometry: ModelGeometry) -> TrainLayout:
+    """The layout that a training backend's settings ask for; a backend without such settings is data-parallel."""
+    tensor = getattr(config, "tensor_parallel", 1)
+    sequence = getattr(config, "sequence_parallel", None)
+    layers = getattr(config, "pipeline_layers", None)
+    stages = getattr(config, "pipeline_parallel", 1)
+    return TrainLayout(
+        world_size=config.world_size,
+        tensor=tensor,
+        sequence=tensor > 1 and sequence is not False,
+        stage_layers=tuple(layers) if layers else even_stages(geometry.num_layers, stages),
+        expert=getattr(config, "expert_parallel", 1),
+        expert_tensor=getattr(config, "expert_tensor_parallel", 1),
+        recompute=getattr(config, "recompute", "none"),
+    )
+
+
+def even_stages(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage, as even as it goes, earlier stages first."""
+    least, larger = divmod(layers, stages)
+    return tuple(least + (stage < larger) for stage in range(stages))
