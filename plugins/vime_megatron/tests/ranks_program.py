@@ -20,6 +20,7 @@ import torch
 from torch import distributed
 
 from vime_megatron import mcore
+from vime_megatron import weights as weight_map
 from vime_megatron.backend import MegatronBackend
 from vime_megatron.logprobs import Vocabulary, token_logprobs
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from vime_core.plugins.interfaces import TrainContext
 
 DEADLINE = timedelta(seconds=180)
+BUCKET_BYTES = 50_000
+"""Of exports: several buckets for every stage and share of experts, and parameters that are larger than one."""
 
 
 def run_ranks(folder: Path, job: dict[str, Any], size: int, *, deadline_s: float) -> list[dict[str, Any]]:
@@ -185,6 +188,7 @@ SABOTAGE = {"unmark_norms": unmark_norms, "swap_experts": swap_experts, "transpo
 def main(rank: int, world_size: int, port: int, folder: Path) -> None:
     """Join the other ranks, run all scenarios of the job, write the results."""
     torch.set_num_threads(1)
+    weight_map.EXPORT_BUCKET_BYTES = BUCKET_BYTES
     store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=False, timeout=DEADLINE)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=DEADLINE)
     job = pickle.loads((folder / "job.pkl").read_bytes())

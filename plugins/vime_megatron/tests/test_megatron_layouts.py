@@ -19,13 +19,14 @@ CHECKED = (
     "moe EP2 alltoall",
     "moe TP2+SP alltoall",
     "moe TP2+SP ETP2 allgather",
+    "moe TP2+SP auxiliary loss",
     "fault: norms not marked, TP2+SP",
     "fault: two experts swapped, EP2",
     "fault: q and k heads transposed, TP2+SP",
 )
 
 
-MOVED = ("dense TP2+SP to PP2 uneven", "dense PP2 to DP2, tied", "moe EP2 to TP2+SP")
+MOVED = ("dense TP2+SP to PP2 uneven", "dense PP2 to DP2, tied", "moe EP2 to TP2+SP", "moe bfloat16 TP2xEP2 to EP2")
 
 
 @pytest.fixture(scope="module")

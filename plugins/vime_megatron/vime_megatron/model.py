@@ -30,13 +30,21 @@ class PolicyModel(mcore.GPTModel):
     The logits of all tokens never exist at one time: `vime_megatron.logprobs` applies the output layer in chunks.
     """
 
-    def forward(self, token_ids: torch.Tensor, position_ids: torch.Tensor, packed: PackedSequences) -> torch.Tensor:
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        packed: PackedSequences,
+        padding: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Run this pipeline stage.
 
         Args:
             token_ids: [T].
             position_ids: [T], restarting with each sequence.
             packed: layout of the sequences.
+            padding: [1, T], or [1, T / tensor-parallel size] with sequence parallelism: this rank's tokens that an
+                auxiliary loss of experts leaves out.
 
         Returns:
             [T, 1, hidden], or [T / tensor-parallel size, 1, hidden] with sequence parallelism: after the final norm
@@ -50,6 +58,7 @@ class PolicyModel(mcore.GPTModel):
             attention_mask=None,
             rotary_pos_emb=self.rotary_pos_emb(position_ids),
             packed_seq_params=packed,
+            padding_mask=padding,
         )
 
     def _is_in_embd_group(self) -> bool:

@@ -149,7 +149,15 @@ class Passes:
         )
 
     def _hidden(self, model: torch.nn.Module, batch: DeviceBatch) -> torch.Tensor:
-        return model(batch.token_ids, batch.position_ids, batch.packed)
+        return model(batch.token_ids, batch.position_ids, batch.packed, self._padding(batch))
+
+    def _padding(self, batch: DeviceBatch) -> torch.Tensor | None:
+        """[1, T of this rank]: which of its tokens are padding; None where nobody asks."""
+        if not self._policy.config.moe_aux_loss_coeff:
+            return None
+        padding = torch.arange(len(batch.token_ids), device=self._device) >= batch.count
+        layout = self._ranks.layout
+        return (padding.chunk(layout.tensor)[self._ranks.here.tensor] if layout.sequence else padding)[None]
 
     def _head(self, hidden: torch.Tensor, batch: DeviceBatch, *, entropy: bool) -> TokenLogprobs:
         """Log-probs and entropies of the micro-batch's own tokens."""
