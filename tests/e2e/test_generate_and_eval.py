@@ -1,5 +1,6 @@
 """`vime generate` and `vime eval` through real engines, with the weights of a folder and of a run's checkpoint."""
 
+import io
 import itertools
 import json
 import os
@@ -122,7 +123,7 @@ def refused(settings, capsys, monkeypatch):
     return run
 
 
-def test_what_generate_refuses(refused, first_run, monkeypatch, tmp_path):
+def test_what_generate_refuses(refused, first_run, monkeypatch):
     assert "has 600 tokens, more than rollout.max_prompt_tokens=512" in refused("generate", "--raw", "-p", "x" * 600)
     assert "samples at temperature 0 are one and the same" in refused(
         "generate", "-p", "x", "-n", "2", "--temperature=0"
@@ -137,7 +138,9 @@ def test_what_generate_refuses(refused, first_run, monkeypatch, tmp_path):
     )
     assert "/no/file.txt: cannot be read" in refused("generate", "-f", "/no/file.txt")
     assert "max_position_embeddings" in refused("generate", "-p", "x", "--max-tokens", "5000")
-    monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n\n" + "x" * 600 + "\n"))
+    assert "prompt 1 ('xxx" in refused("generate", "--raw")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     assert "there is no prompt" in refused("generate")
 
 
