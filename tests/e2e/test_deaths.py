@@ -279,10 +279,13 @@ class Remains:
         return ", ".join(left) or "nothing"
 
     def now(self):
-        open_ports = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        ours = [p for p in psutil.process_iter() if self.is_ours(p)]
+        # Somebody else on the machine may listen by now where the run did; None is nobody that can be seen.
+        owners = {None, *(p.pid for p in ours)}
+        listeners = [c for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN]
         return [
-            *(f"process {' '.join(cmdline(p))[:60]}" for p in psutil.process_iter() if self.is_ours(p)),
-            *(f"port {port}" for port in self.ports & open_ports),
+            *(f"process {' '.join(cmdline(p))[:60]}" for p in ours),
+            *(f"port {port}" for port in self.ports & {c.laddr.port for c in listeners if c.pid in owners}),
             *(str(path) for path in self.segments if path.exists()),
             *(str(path) for path in Path("/dev/shm").glob(f"vime-{self.run}-*")),
             *(str(path) for path in Path("/tmp").glob(f"vime-{self.run}-*")),
