@@ -116,7 +116,8 @@ class ColocatedLoop:
             engines = [endpoint.name for endpoint in parts.rollout.endpoints()]
             with self._clock.stage("probe"):
                 difference = self._await(parts.probe.check(parts.rollout, engines, self._version))
-            parts.reporter.note(f"probe: trainer and {len(engines)} engines agree within {difference:.2g}")
+            told = f"trainer and {len(engines)} engines agree within {difference:.2g} at version {self._version}"
+            parts.reporter.note(f"probe: {told}")
 
     def _give_devices_to_trainer(self) -> None:
         if self._takes_turns:

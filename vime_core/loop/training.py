@@ -47,9 +47,11 @@ class Trainer:
             `train/*` metrics: means over the updates, the last learning rate, and `train/updates`.
         """
         needs = self._algorithm.needs()
-        with clock.stage("logprob"):
-            old = self.logprobs(samples) if needs.old_logprobs else None
-            ref = self.logprobs(samples, reference=True) if needs.ref_logprobs else None
+        old = ref = None
+        if needs.old_logprobs or needs.ref_logprobs:
+            with clock.stage("logprob"):
+                old = self.logprobs(samples) if needs.old_logprobs else None
+                ref = self.logprobs(samples, reference=True) if needs.ref_logprobs else None
         reports = []
         difference = None if old is None else logprob_difference(samples, old)
         start = 0
