@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 
-
 def collective_environment(interface: str) -> dict[str, str]:
     """What makes gloo, NCCL and RCCL use one network interface, by its name."""
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

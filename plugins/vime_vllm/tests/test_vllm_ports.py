@@ -41,7 +41,7 @@ def test_a_router_whose_port_is_taken(make_context, keeper, engine_url, tmp_path
     with socket.create_server((HOST, URL(router.url).port)):
         router.start([engine_url])
         try:
-            with pytest.raises(EngineError, match="[Aa]ddress (already )?in use") as caught:
+            with pytest.raises(EngineError, match=r"[Aa]ddress (already )?in use") as caught:
                 router.wait_ready()
         finally:
             router.stop()
