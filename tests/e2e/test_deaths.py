@@ -1,6 +1,6 @@
 """Every part of a run dies, by SIGKILL and by SIGSTOP: what the user reads, how long it takes, what is left.
 
-The runs of one test share a run folder: each goes on from the checkpoint that the death before has left.
+The runs share a folder: each goes on from the checkpoint that the death before it has left.
 """
 
 import re
@@ -132,6 +132,9 @@ class Patient:
         self.process = None
 
     def start(self):
+        """Unless it runs; until a step more is done."""
+        if self.process is not None:
+            return
         mode = "must" if self.folder.exists() else "auto"
         done = self.step()
         self.process = self.world.start(*self.settings, f"resume.mode={mode}", f"resume.run={self.folder}")
@@ -169,8 +172,7 @@ class Patient:
 
     def dies(self, actor, signals, told, status=1):
         """The run ends, and says why."""
-        if self.process is None:
-            self.start()
+        self.start()
         remains = Remains(self.tree(), self.world.site.folder)
         victim = self.find(actor)
         begin = time.monotonic()
@@ -185,10 +187,9 @@ class Patient:
         assert returncode == status
         assert self.checkpoint() >= max(1, self.step() - 1)
 
-    def replaces_worker(self, signum, told):
+    def replaces_worker(self, signum, told, verdict):
         """The run goes on without the scoring process that was at work, and says so in its log."""
-        if self.process is None:
-            self.start()
+        self.start()
         marker, log = self.busy.with_suffix(".now"), self.folder / "log.txt"
         self.busy.touch()
         self.wait_until(marker.exists, STEP_DEADLINE_S)
@@ -203,11 +204,11 @@ class Patient:
         left = "nothing" if not victim.is_running() else f"process {victim.pid}"
         self.add("reward worker", [signum], line, seconds, "goes on", left)
         assert self.find("reward worker").pid != victim.pid
+        assert any(row[f"rollout/verdict_{verdict}"] > 0 for row in read_metrics(self.folder / "metrics.jsonl"))
 
     def pauses(self):
         """The driver is stopped for longer than any health check waits; nothing happens, and then all goes on."""
-        if self.process is None:
-            self.start()
+        self.start()
         driver, begin = psutil.Process(self.process.pid), time.monotonic()
         driver.suspend()
         self.wait_until(lambda: driver.status() == psutil.STATUS_STOPPED, STEP_DEADLINE_S)
@@ -241,7 +242,7 @@ class Patient:
 
 
 class Output:
-    """What a run prints, read while it runs."""
+    """What a run has printed, once it has ended."""
 
     def __init__(self, process):
         self.process = process
@@ -382,14 +383,19 @@ def test_a_run_whose_driver_was_stopped_goes_on(live):
 
 
 @pytest.mark.parametrize(
-    ("signum", "told"),
+    ("signum", "told", "verdict"),
     [
-        (signal.SIGKILL, rf"scoring process \d+ {KILLED}"),
-        pytest.param(signal.SIGSTOP, rf"scoring process \d+ was killed: no verdict within .*={VERDICT_S}", marks=full),
+        (signal.SIGKILL, rf"scoring process \d+ {KILLED}", "error"),
+        pytest.param(
+            signal.SIGSTOP,
+            rf"scoring process \d+ was killed: no verdict within \S+={VERDICT_S}",
+            "timeout",
+            marks=full,
+        ),
     ],
 )
-def test_a_run_goes_on_without_a_scoring_process(live, signum, told):
-    live.replaces_worker(signum, told)
+def test_a_run_goes_on_without_a_scoring_process(live, signum, told, verdict):
+    live.replaces_worker(signum, told, verdict)
 
 
 @pytest.mark.parametrize(
@@ -429,5 +435,5 @@ def test_the_table(rows, capsys):
     """Of all the deaths above."""
     with capsys.disabled():
         print_table(rows)
-    assert rows
+    assert rows, "to be run with the deaths above"
     assert {row.left for row in rows} == {"nothing"}
