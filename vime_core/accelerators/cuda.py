@@ -79,6 +79,15 @@ class CudaAccelerator:
         """Why there is no usable device, or None."""
         return probe()
 
+    @property
+    def mask_variables(self) -> tuple[str, ...]:
+        """Environment variables that choose devices."""
+        return self.visibility.masks
+
+    def driver_is_loaded(self) -> bool:
+        """Whether this is a node of such devices, usable or not."""
+        return DRIVER.exists()
+
     def offered(self, environment: Mapping[str, str]) -> NodeDevices:
         """The devices that this node offers to a process with `environment`.
 

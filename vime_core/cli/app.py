@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train a model",
     "config": "print the configuration of a run, and where each value came from",
     "new": "write a plugin package to start from",
+    "doctor": "check whether this node is fit for a run",
     "plan": "estimate memory and placement of a run, and say whether it fits",
     "plugins": "list, describe and check the components there are",
     "report": "write curves, verdicts and samples of a run into one HTML page",

@@ -8,12 +8,12 @@ import socket
 from typing import TYPE_CHECKING
 
 from vime_core.cluster.calls import first_line
+from vime_core.cluster.limits import raise_open_files
 from vime_core.log import log_to
 from vime_core.loop.colocated import ColocatedLoop
-from vime_core.loop.inputs import prepare
 from vime_core.loop.interrupts import terminated_like_interrupted
-from vime_core.loop.memory_check import check_memory
 from vime_core.loop.parts import started
+from vime_core.loop.validate import checked_inputs
 from vime_core.models.fingerprint import model_fingerprint
 from vime_core.run.report import DONE
 from vime_core.run.resume import open_run
@@ -37,8 +37,8 @@ def run(composed: ComposedConfig) -> int:
         VimeError: the first cause of a run that could not start or go on.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once everything has ended.
     """
-    inputs = prepare(composed)
-    check_memory(inputs)
+    inputs = checked_inputs(composed)
+    raise_open_files()
     opened = open_run(inputs.config, composed.tree, model_fingerprint(inputs.model.path), inputs.check_state)
     with log_to(opened.folder.log_file, "driver"), terminated_like_interrupted():
         log.info("vime %s starts as process %d on %s", __version__, os.getpid(), socket.gethostname())

@@ -40,6 +40,8 @@ class Entry:
     """Importable modules without which the component is unavailable."""
     probe: Callable[[], str | None] | None = None
     """Says why the component is unavailable here, or None; must be quick and import nothing heavy."""
+    doctor: str | None = None
+    """`package.module:function` that returns further `Finding`s of this node, for `vime doctor`."""
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.replace("_", "a").isalnum() or self.name != self.name.lower():
@@ -106,6 +108,8 @@ class TrainBackendEntry(Entry):
 
     Called before any process starts; must import nothing heavy.
     """
+    converter: str | None = None
+    """`package.module:Class` of a `CheckpointConverter`; None where the backend has no checkpoints of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,17 +123,19 @@ def test_a_plan_is_what_a_rank_allocates():
 
 
 @pytest.mark.full
-def test_a_plan_is_what_a_rank_allocates_for_the_whole_model():
-    check(
-        [
-            dense(36, states=True, **TP2),
-            dense(36, (5120,), **TP2, recompute="full"),
-            dense(36, (5120,), **TP2),
-            dense(36, (5120,)),
-            dense(36, (2000, 2000, 1000, 120), world_size=2, pipeline_parallel=2, head=False),
-            sparse(3, (512,)),
-            sparse(2, (512,), recompute="full"),
-            sparse(2, (512, 300), dtype="float32"),
-        ],
-        tolerance=0.03,
-    )
+@pytest.mark.parametrize(
+    "whole",
+    [
+        dense(36, states=True, **TP2),
+        dense(36, (5120,), **TP2, recompute="full"),
+        dense(36, (5120,), **TP2),
+        dense(36, (5120,)),
+        dense(36, (2000, 2000, 1000, 120), world_size=2, pipeline_parallel=2, head=False),
+        sparse(3, (256,)),
+        sparse(2, (256,), recompute="full"),
+        sparse(2, (256, 150), dtype="float32"),
+    ],
+    ids=lambda case: "-".join(f"{key}={value}" for key, value in case["train"].items()),
+)
+def test_a_plan_is_what_a_rank_allocates_for_the_whole_model(whole):
+    check([whole], tolerance=0.03)

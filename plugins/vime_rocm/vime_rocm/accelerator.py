@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vime_core.accelerators.cuda import CudaAccelerator
-from vime_rocm.masks import ROCM_VISIBILITY, rocm_devices
-from vime_rocm.probe import installed_gpus, why_unavailable
+from vime_rocm.masks import CUDA, HIP, ROCM_VISIBILITY, ROCR, rocm_devices
+from vime_rocm.probe import KFD, installed_gpus, why_unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,15 @@ class RocmAccelerator(CudaAccelerator):
     def available(self) -> str | None:
         """Why there is no usable device, or None."""
         return why_unavailable()
+
+    @property
+    def mask_variables(self) -> tuple[str, ...]:
+        """Environment variables that choose devices."""
+        return HIP, CUDA, ROCR
+
+    def driver_is_loaded(self) -> bool:
+        """Whether this is a node of such devices, usable or not."""
+        return KFD.exists()
 
     def offered(self, environment: Mapping[str, str]) -> NodeDevices:
         """The devices that this node offers to a process with `environment`.

@@ -19,6 +19,7 @@ def vime_accelerators() -> list[AcceleratorEntry]:
             factory="vime_rocm.accelerator:RocmAccelerator",
             requires=("torch",),
             probe=why_unavailable,
+            doctor="vime_rocm.doctor:findings",
             priority=20,
         )
     ]

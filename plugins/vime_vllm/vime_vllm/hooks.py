@@ -17,6 +17,7 @@ def vime_rollout_backends() -> list[RolloutBackendEntry]:
             config=VllmConfig,
             factory="vime_vllm.backend:VllmBackend",
             requires=("vllm", "vllm_router"),
+            doctor="vime_vllm.doctor:findings",
         )
     ]
 
