@@ -3,12 +3,15 @@
 import os
 import signal
 import subprocess
+import sys
 import time
+import types
 from dataclasses import replace
 
 import psutil
 import pytest
 
+from vime_core.cluster import nodes
 from vime_core.cluster.keeper import KeeperClient
 from vime_core.cluster.node_keeper import NodeKeeper
 from vime_core.cluster.nodes import NodeAgent, NodeGroup, NodeNeeds
@@ -119,6 +122,33 @@ def test_a_group_gives_each_node_a_keeper_and_misses_it(needs):
         kill_keeper(places[node].keeper)
         with pytest.raises(KeeperError, match=r"^node 127\.0\.0\.1: the keeper at .* has gone"):
             poll(group.check)
+    finally:
+        group.close()
+
+
+def test_a_node_without_vime_is_told(needs, monkeypatch):
+    """Workers cannot import this agent's module, as those of such a node cannot import vime's."""
+    import ray
+
+    class Agent:
+        def __init__(self, needs):
+            """Never called, as none of them."""
+
+        def check(self): ...
+
+        def close(self): ...
+
+    Agent.__module__, Agent.__qualname__ = "nosuch_module", "Agent"
+    module = types.ModuleType("nosuch_module")
+    module.Agent = Agent
+    monkeypatch.setitem(sys.modules, "nosuch_module", module)
+    monkeypatch.setattr(nodes, "NodeAgent", Agent)
+    group = NodeGroup(needs, deadline_s=120)
+    try:
+        with pytest.raises(
+            PluginError, match=r"^node 127\.0\.0\.1 .* - is vime installed there, in the environment that"
+        ):
+            group.start([ray.get_runtime_context().get_node_id()])
     finally:
         group.close()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vime_core.cluster.calls import gather
 from vime_core.cluster.hosts import loopback_identity
 from vime_core.cluster.node_keeper import NodeKeeper
-from vime_core.errors import KeeperError, ModelError, PluginError, RunFolderError, VimeError
+from vime_core.errors import KeeperError, ModelError, PluginError, RunFolderError, TrainerError, VimeError
 from vime_core.models.fingerprint import model_fingerprint
 from vime_core.plugins.manager import load_plugins
 from vime_core.types import NodePlace
@@ -159,8 +159,8 @@ class NodeGroup:
             Ray node id -> where processes on it listen, and their keeper.
 
         Raises:
-            UserError: names the node that differs from the driver's, and how.
-            TrainerError: a node's agent died.
+            UserError: names the node that differs from the driver's, and how, or that cannot run vime.
+            TrainerError: a node's agent died later.
             DeadlineError: a node did not answer in time.
         """
         import ray
@@ -170,7 +170,12 @@ class NodeGroup:
         for node in dict.fromkeys(nodes):
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)
             self._agents[node] = agent.options(scheduling_strategy=strategy).remote(self._needs)
-        self._call("check")
+        try:
+            self._call("check")
+        except TrainerError as error:
+            raise PluginError(
+                f"{error} - is vime installed there, in the environment that `ray start` was called in?"
+            ) from error
         states: list[NodeState] = self._call("start")
         self._names = {
             agent.watch.remote(): name for name, agent in zip(self._labels(), self._agents.values(), strict=True)
