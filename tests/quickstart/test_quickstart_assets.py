@@ -8,6 +8,7 @@ from examples.quickstart.warmup import WarmUp
 from vime_core.models.checkpoint import SafetensorsFolder
 from vime_core.models.hf import inspect_model
 from vime_qwen3.qwen3 import Qwen3
+from vime_qwen3.qwen3_moe import Qwen3Moe
 
 SHORT = WarmUp(steps=3, batch=8, report_every=3)
 
@@ -40,6 +41,14 @@ def test_vime_accepts_the_model_and_ends_responses_at_either_token(assets):
     assert {info.dtype for info in tensors.values()} == {"F32"}
 
 
+def test_vime_accepts_the_model_with_experts(tmp_path):
+    make_assets(tmp_path / "moe", 0, WarmUp(steps=1, batch=2), experts=True)
+    model = inspect_model(tmp_path / "moe" / "model", {"qwen3": Qwen3(), "qwen3_moe": Qwen3Moe()})
+    assert (model.family_name, model.extra_tensors) == ("qwen3_moe", ())
+    assert model.geometry.experts.normalize_top_k
+    assert (model.geometry.experts.num_experts, model.geometry.experts.top_k) == (8, 2)
+
+
 def test_a_folder_that_is_there_is_left_alone(assets):
     before = contents(assets)
     with pytest.raises(FileExistsError, match="remove it"):
@@ -48,7 +57,7 @@ def test_a_folder_that_is_there_is_left_alone(assets):
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
-    def fail(folder, seed, plan):
+    def fail(folder, seed, plan, experts):
         (folder / "half").touch()
         raise RuntimeError("no space")
 
@@ -59,7 +68,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_what_another_process_made_meanwhile_is_kept(assets, tmp_path, monkeypatch):
-    def made_meanwhile(folder, seed, plan):
+    def made_meanwhile(folder, seed, plan, experts):
         shutil.copytree(assets, tmp_path / "assets")
 
     monkeypatch.setattr(module, "_fill", made_meanwhile)

@@ -1,6 +1,8 @@
 from pathlib import Path
 
-from examples.quickstart.make_assets import FOLDER
+import pytest
+
+from examples.quickstart.make_assets import EXPERTS_FOLDER, FOLDER
 from examples.quickstart.problems import Problem
 from examples.quickstart.summary import GREEDY, SAMPLED
 from examples.quickstart.tokenizer import IM_END
@@ -13,18 +15,21 @@ ROOT = Path(__file__).parents[2]
 WORD_PROBLEMS = ROOT / "tests" / "data" / "gsm8k_test_dapo.parquet"
 
 
-def test_the_experiment_is_complete_and_points_at_the_assets():
-    config = compose(["experiment=quickstart"]).config
-    assert ROOT / config.model.path == FOLDER / "model"
-    assert ROOT / config.data.train == FOLDER / "train.parquet"
-    assert {ROOT / heldout.path for heldout in config.evals.values()} == {FOLDER / "heldout.parquet"}
+@pytest.mark.parametrize(("name", "folder"), [("quickstart", FOLDER), ("quickstart_moe", EXPERTS_FOLDER)])
+def test_the_experiment_is_complete_and_points_at_the_assets(name, folder):
+    config = compose([f"experiment={name}"]).config
+    assert ROOT / config.model.path == folder / "model"
+    assert ROOT / config.data.train == folder / "train.parquet"
+    assert {ROOT / heldout.path for heldout in config.evals.values()} == {folder / "heldout.parquet"}
+    assert config.run.name == name
     assert config.rollout.num_engines == 2
     assert config.train.dtype == "float32"
     assert config.train.steps <= 150
 
 
-def test_the_summary_reads_the_experiments_eval_sets():
-    evals = compose(["experiment=quickstart"]).config.evals
+@pytest.mark.parametrize("name", ["quickstart", "quickstart_moe"])
+def test_the_summary_reads_the_experiments_eval_sets(name):
+    evals = compose([f"experiment={name}"]).config.evals
     assert {f"eval/{name}/accuracy": heldout.temperature for name, heldout in evals.items()} == {GREEDY: 0, SAMPLED: 1}
 
 

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from examples.quickstart import run
+from examples.quickstart.summary import DIFFERENCE
 from vime_core.errors import VimeError
 from vime_core.run.folder import RunFolder
 from vime_core.run.metrics import read_metrics
@@ -87,7 +88,7 @@ def test_a_resumed_run_is_found_by_its_name(tmp_path):
 
 
 def test_a_mistake_in_the_settings_is_told_before_anything_is_made(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "FOLDER", tmp_path / "assets")
+    monkeypatch.setitem(run.EXPERIMENTS, "quickstart", (tmp_path / "assets", ()))
     assert run.main(["train.lrr=1"]) == 2
     assert "did you mean train.lr" in capsys.readouterr().err
     assert not (tmp_path / "assets").exists()
@@ -101,23 +102,48 @@ def test_the_first_part_that_fails_ends_the_quickstart(tmp_path, monkeypatch, fa
         called.append(module)
         return 7 if module == failing else 0
 
-    monkeypatch.setattr(run, "FOLDER", tmp_path / "assets")
+    monkeypatch.setitem(run.EXPERIMENTS, "quickstart", (tmp_path / "assets", ()))
     monkeypatch.setattr(run, "call", call)
     assert run.main([]) == 7
     assert called[-1] == failing
 
 
+def test_the_experiment_with_experts_makes_a_model_with_experts(tmp_path, monkeypatch):
+    called = []
+
+    def call(*arguments):
+        called.append(arguments)
+        return 7
+
+    monkeypatch.setitem(run.EXPERIMENTS, "quickstart_moe", (tmp_path / "assets", ("--experts",)))
+    monkeypatch.setattr(run, "call", call)
+    assert run.main(["experiment=quickstart_moe"]) == 7
+    assert called == [("examples.quickstart.make_assets", "--experts")]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("seed", "learns"), [(0, True), (1, True), (2, True), (0, False)])
-def test_grpo_teaches_the_model_to_work_carefully(tmp_path, seed, learns):
+@pytest.mark.parametrize(
+    ("seed", "learns", "experiment"),
+    [
+        (0, True, "quickstart"),
+        (1, True, "quickstart"),
+        (2, True, "quickstart"),
+        (0, False, "quickstart"),
+        (0, True, "quickstart_moe"),
+    ],
+)
+def test_grpo_teaches_the_model_to_work_carefully(tmp_path, seed, learns, experiment):
     """The whole quickstart, as `make quickstart` runs it; without a learning rate nothing may rise."""
-    settings = [f"run.root={tmp_path}", f"run.seed={seed}", *([] if learns else ["train.lr=0", "train.steps=20"])]
+    settings = [f"experiment={experiment}", f"run.root={tmp_path}", f"run.seed={seed}"]
+    settings += [] if learns else ["train.lr=0", "train.steps=20"]
     command = [sys.executable, "-m", "examples.quickstart.run", *settings]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=1400)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     (metrics_file,) = tmp_path.glob("*/*/metrics.jsonl")
-    greedy, sampled, reward = measure(read_metrics(metrics_file))
+    metrics = read_metrics(metrics_file)
+    greedy, sampled, reward = measure(metrics)
+    assert max(row[DIFFERENCE] for row in metrics if DIFFERENCE in row) < 1e-4
     assert sampled[0] <= 0.45
     if learns:
         assert greedy[1] - greedy[0] >= 0.15
