@@ -58,7 +58,7 @@ def test_the_help_of_train_lists_the_choices(capsys, site):
     ("arguments", "message"),
     [
         (["trian"], "unknown command 'trian'; did you mean train?"),
-        (["nothing"], "unknown command 'nothing'; there are train, config, new, plugins"),
+        (["nothing"], "unknown command 'nothing'; there are train, config, "),
         (["train", "--nosuch"], "vime train: unrecognized arguments: --nosuch; see vime train --help"),
         (
             ["plugins", "lst"],
