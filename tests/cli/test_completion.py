@@ -1,5 +1,6 @@
 """`vime completion`: what could come next, and a real bash that is typed into."""
 
+import io
 import os
 import pty
 import re
@@ -8,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from vime_core.cli import main
 from vime_core.cli.app import COMMANDS
-from vime_core.cli.candidates import candidates
+from vime_core.cli.candidates import TAKE_SETTINGS, candidates
 from vime_core.testing.components import OVERRIDES
 
 CHOSEN = " ".join(OVERRIDES)
@@ -141,3 +143,12 @@ def test_a_shell_completes_what_is_typed(shell):
     shell.expect("=grpo ")
     shell.type("algorithm.clip_ratio_h\t")
     shell.expect("algorithm.clip_ratio_high=")
+
+
+def test_every_command_that_takes_settings_completes_them():
+    """They are those whose help names `key=value`."""
+    for command in COMMANDS:
+        told = io.StringIO()
+        with redirect_stdout(told), pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert ("[key=value ...]" in told.getvalue()) == (command in TAKE_SETTINGS), command

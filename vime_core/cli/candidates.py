@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from vime_core.plugins.manager import Plugins
 
-TAKE_SETTINGS = ("train", "config")
+TAKE_SETTINGS = ("train", "config", "plan", "generate", "eval")
 """Commands whose arguments make a configuration."""
 
 ACTIONS = ("list", "show", "check")
