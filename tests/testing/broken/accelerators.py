@@ -62,6 +62,15 @@ class NoThreads(CpuAccelerator):
         return {}
 
 
+class NumbersForRay(CpuAccelerator):
+    """test_a_child_sees_its_own_devices_and_threads: gives Ray's processes a number instead of text."""
+
+    name = "numbers_for_ray"
+
+    def ray_environment(self):
+        return {"ACME_COUNT": 1}
+
+
 class MemoryInGib(CpuAccelerator):
     """test_a_device_that_is_there_has_memory: (total, free) instead of (free, total)."""
 

@@ -1,0 +1,193 @@
+"""Check vime on a GPU node, ROCm or CUDA: `python -m benchmarks.gpu_check --output check.json`.
+
+Runs each part that a CPU cannot prove (docs/reference/gpu-only.md) and says what it found; a part that cannot run here
+says why. Needs a clone with the quickstart's assets (`python -m examples.quickstart.make_assets`), and under ten
+minutes. The exit status is 1 when a part fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu_ipc import exchange
+from vime_core.config.schema import AcceleratorConfig
+from vime_core.doctor.checks import check_node
+from vime_core.errors import PluginError
+from vime_core.plugins.auto import choose_accelerator
+from vime_core.plugins.manager import load_plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vime_core.plugins.interfaces import Accelerator
+
+ROOT = Path(__file__).resolve().parents[1]
+ASSETS = ROOT / "examples" / "quickstart" / "assets"
+TRAIN_DEADLINE_S = 480.0
+LARGEST_DIFFERENCE = {"bfloat16": 0.1, "float32": 1e-4}
+"""Of a token's log-prob between trainer and engine, mean over samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one part found."""
+
+    part: str
+    status: str
+    """passed, failed or skipped"""
+    detail: str
+    seconds: float
+    numbers: dict[str, Any]
+
+
+class Skipped(Exception):
+    """A part cannot run here; the message says why."""
+
+
+class Failed(Exception):
+    """A part found something wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the parts work with."""
+
+    accelerator: Accelerator
+    devices: int
+    steps: int
+    on_cpu: bool
+    assets: Path
+
+
+def main() -> int:
+    """Run the parts and print them."""
+    parser = argparse.ArgumentParser(description="Check vime on the devices of this node.")
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=3, help="training steps")
+    parser.add_argument("--on-cpu", action="store_true", help="train on the CPU where there is no device")
+    parser.add_argument("--assets", type=Path, default=ASSETS, help="the quickstart's model and problems")
+    parser.add_argument("--output", type=Path, help="write the results as JSON here")
+    options = parser.parse_args()
+    setting = _setting(options.steps, options.on_cpu, options.assets)
+    results = [run_part(name, PARTS[name], setting) for name in options.parts.split(",")]
+    print(f"accelerator {setting.accelerator.name}, {setting.devices} devices")
+    for result in results:
+        print(f"{result.part:<8}  {result.status:<7}  {result.seconds:6.1f} s  {result.detail}")
+    if options.output is not None:
+        content = {"accelerator": setting.accelerator.name, "devices": setting.devices}
+        options.output.write_text(json.dumps({**content, "parts": [asdict(item) for item in results]}, indent=2))
+    return int(any(result.status == "failed" for result in results))
+
+
+def run_part(name: str, part: Callable[[Setting], tuple[str, dict[str, Any]]], setting: Setting) -> Result:
+    """Run one part; what it raises is its result, so that the others run too."""
+    start = time.monotonic()
+    try:
+        (detail, numbers), status = part(setting), "passed"
+    except Skipped as reason:
+        detail, numbers, status = str(reason), {}, "skipped"
+    except (Failed, subprocess.SubprocessError, OSError) as error:
+        detail, numbers, status = str(error), {}, "failed"
+    return Result(name, status, detail, time.monotonic() - start, numbers)
+
+
+def _setting(steps: int, on_cpu: bool, assets: Path) -> Setting:
+    plugins = load_plugins()
+    try:
+        chosen = choose_accelerator(plugins)
+    except PluginError as error:
+        raise SystemExit(str(error)) from error
+    accelerator: Accelerator = chosen.build(AcceleratorConfig(name=chosen.entry.name))
+    devices = accelerator.device_count() if accelerator.ray_resource == "GPU" else 0
+    return Setting(accelerator, devices, steps, on_cpu, assets.resolve())
+
+
+def doctor(setting: Setting) -> tuple[str, dict[str, Any]]:
+    """`vime doctor` finds no problem."""
+    findings = check_node(load_plugins())
+    problems = [finding for finding in findings if finding.status == "problem"]
+    if problems:
+        raise Failed("; ".join(f"{item.check}: {item.detail} -> {item.remedy}" for item in problems))
+    warnings = [f"{item.check}: {item.detail}" for item in findings if item.status == "warning"]
+    return "; ".join(warnings) or "nothing to complain of", {"findings": [asdict(item) for item in findings]}
+
+
+def ipc(setting: Setting) -> tuple[str, dict[str, Any]]:
+    """A buffer of one process is read by another through a device IPC handle, with the masks of a run."""
+    if not setting.devices:
+        raise Skipped("no CUDA or HIP device here")
+    pairs = [(0, 0)] + ([(1, 0), (0, 1)] if setting.devices > 1 else [])
+    for exporter, importer in pairs:
+        fault = exchange(setting.accelerator, exporter, importer)
+        if fault is not None:
+            raise Failed(f"from device {exporter} into a process on device {importer}: {fault}")
+    one = "; one device only, no handle crossed devices" if setting.devices == 1 else ""
+    return f"{len(pairs)} exchanges{one}", {"pairs": pairs}
+
+
+def training(setting: Setting) -> tuple[str, dict[str, Any]]:
+    """A few steps of the quickstart: weights pushed, log-probs of trainer and engine agree, tokens a second."""
+    if not setting.devices and not setting.on_cpu:
+        raise Skipped("no CUDA or HIP device here; --on-cpu trains on the CPU")
+    if not setting.assets.is_dir():
+        raise Skipped("the quickstart's assets are missing: python -m examples.quickstart.make_assets makes them")
+    dtype = "bfloat16" if setting.devices else "float32"
+    with tempfile.TemporaryDirectory() as folder:
+        _train(setting, dtype, folder)
+        [file] = Path(folder).rglob("metrics.jsonl")
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    steps = [row for row in rows if "train/train_rollout_logprob_abs_diff" in row]
+    if len(steps) != setting.steps:
+        raise Failed(f"{len(steps)} of {setting.steps} steps left metrics")
+    difference = max(row["train/train_rollout_logprob_abs_diff"] for row in steps)
+    if difference > LARGEST_DIFFERENCE[dtype]:
+        raise Failed(f"log-probs of trainer and engine differ by {difference:.2g} in {dtype}")
+    speed = steps[-1]["perf/tokens_per_gpu_per_second"]
+    numbers = {"logprob_abs_diff": difference, "tokens_per_gpu_per_second": speed, "dtype": dtype, "steps": steps}
+    return f"{len(steps)} steps, log-prob difference {difference:.2g} ({dtype}), {speed:.0f} tokens/s a device", numbers
+
+
+def _train(setting: Setting, dtype: str, folder: str) -> None:
+    settings = [
+        "experiment=quickstart",
+        f"model.path={setting.assets / 'model'}",
+        f"data.train={setting.assets / 'train.parquet'}",
+        f"accelerator={setting.accelerator.name}",
+        f"train.dtype={dtype}",
+        f"train.steps={setting.steps}",
+        "rollout.num_engines=1",
+        "eval.every=0",
+        f"run.root={folder}",
+    ]
+    if setting.devices:
+        # Trainer and engine share the device.
+        settings.append("rollout.gpu_memory_utilization=0.4")
+    done = subprocess.run(
+        [sys.executable, "-m", "vime_core.cli", "train", *settings],
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=TRAIN_DEADLINE_S,
+        check=False,
+    )
+    if done.returncode:
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+        raise Failed(f"vime train ended with status {done.returncode}: {' '.join(last)}")
+
+
+PARTS: dict[str, Callable[[Setting], tuple[str, dict[str, Any]]]] = {"doctor": doctor, "ipc": ipc, "training": training}
+"""In this order. Parity of Megatron's forward pass is part of training: the engine's log-probs are the reference."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
