@@ -1,6 +1,8 @@
 """`vime plan` as it is typed, for the experiments that are shipped."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -53,6 +55,9 @@ def test_the_published_setting_on_two_h100(capsys):
     assert content["problems"][0].startswith("optimizer step needs 86.9 GiB and there are 79.6 GiB")
     more = content["remedies"][0]
     assert (more["devices"], more["layout"]["tensor"], more["fits"]) == (4, 1, True)
+    assert more["what"] == "train.world_size=4 train.tensor_parallel=1 rollout.num_engines=2 (4 devices)"
+    again = planned(capsys, DENSE, "--device", "h100", *more["what"].split()[:3])
+    assert again["fits"], "what is told works"
     assert content["placement"] == [], "another accelerator's"
 
 
@@ -164,3 +169,15 @@ def test_the_tables_of_the_documentation():
     ]
     for table in tables:
         assert "\n".join(table) in page, "\n".join(table)
+
+
+def test_planning_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from vime_core.cli import main\n"
+        f"assert main(['plan', {DENSE!r}]) == 0\n"
+        "heavy = {'torch', 'ray', 'vllm', 'megatron', 'transformers'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

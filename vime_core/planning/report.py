@@ -78,22 +78,37 @@ def _other_layouts(request: Request) -> tuple[Alternative, ...]:
 
 
 def _remedies(request: Request) -> tuple[Alternative, ...]:
-    found = []
-    here, share, more = search(request), search_share(request), search_more_devices(request)
-    if share is not None:
-        found.append(Alternative(f"rollout.gpu_memory_utilization={share.request.engine.utilization:g}", share))
-    if here is not None:
-        found.append(Alternative(f"on the same devices {here.request.layout.describe()}", here))
-    if more is not None:
-        layout, engine = more.request.layout.describe(), more.request.engine
-        told = f"{more.request.devices} devices: {layout}, {engine.engines} engines of TP{engine.tensor}"
-        found.append(Alternative(told, more))
-    found += [
-        Alternative(f"{request.devices}x {device.title}", plan)
+    """Other settings on the same devices, more devices only where none do, and other devices."""
+    share, here = search_share(request), search(request)
+    more = search_more_devices(request) if share is None and here is None else None
+    found = [Alternative(_settings(request, plan.request), plan) for plan in (share, here, more) if plan is not None]
+    others = [
+        Alternative(f"{request.devices}x {device.title}", plan_memory(replace(request, memory=device.memory)))
         for device in KNOWN.values()
-        if (plan := plan_memory(replace(request, memory=device.memory))).fits
     ]
-    return tuple(found)
+    return (*found, *(item for item in others if item.plan.fits))
+
+
+def _settings(before: Request, after: Request) -> str:
+    """What to set to get from one request to another."""
+
+    def keys(request: Request) -> dict[str, Any]:
+        layout, engine = request.layout, request.engine
+        return {
+            "train.world_size": layout.world_size,
+            "train.tensor_parallel": layout.tensor,
+            "train.pipeline_parallel": layout.pipeline,
+            "train.expert_parallel": layout.expert,
+            "train.expert_tensor_parallel": layout.expert_tensor,
+            "train.recompute": layout.recompute,
+            "rollout.num_engines": engine.engines,
+            "rollout.tensor_parallel_size": engine.tensor,
+            "rollout.gpu_memory_utilization": engine.utilization,
+        }
+
+    given = keys(before)
+    changed = [f"{key}={value}" for key, value in keys(after).items() if value != given[key]]
+    return f"{' '.join(changed)} ({after.devices} devices)"
 
 
 def _plain(plan: MemoryPlan) -> dict[str, Any]:
