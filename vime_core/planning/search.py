@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from vime_core.planning.memory import MemoryPlan, Request
 
 MOST_DEVICES = 128
-ENGINE_SHARE_STEP = 0.05
+SHARE_STEP = 0.05
 
 
 def search(request: Request) -> MemoryPlan | None:
@@ -56,14 +57,16 @@ def grow(request: Request, devices: int) -> Request:
 
 
 def search_share(request: Request) -> MemoryPlan | None:
-    """The same layout with the largest smaller share of memory for engines that fits."""
-    if request.engine.utilization is None:
+    """A plan that fits with less memory for the engines: of the layout as it is, else with least tensor parallelism."""
+    asked = request.engine.utilization
+    if asked is None:
         return None
-    steps = int(request.engine.utilization / ENGINE_SHARE_STEP)
-    for step in range(steps, 0, -1):
-        share = round(step * ENGINE_SHARE_STEP, 2)
-        if share < request.engine.utilization:
-            plan = plan_memory(replace(request, engine=replace(request.engine, utilization=share)))
+    for layout in (request.layout, *candidates(request)):
+        room = plan_memory(replace(request, layout=layout)).utilization_range
+        share = math.floor(room[1] / SHARE_STEP) * SHARE_STEP if room else 0.0
+        if 0.0 < share < asked:
+            engine = replace(request.engine, utilization=round(share, 2))
+            plan = plan_memory(replace(request, layout=layout, engine=engine))
             if plan.fits:
                 return plan
     return None
