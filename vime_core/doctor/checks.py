@@ -11,12 +11,14 @@ from vime_core.cluster.limits import raise_open_files
 from vime_core.config.schema import AcceleratorConfig
 from vime_core.doctor import node, packages
 from vime_core.doctor.devices import check_accelerator
+from vime_core.plugins.auto import choose_accelerator
 from vime_core.plugins.kinds import HOOK_ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vime_core.accelerators.findings import Finding
+    from vime_core.plugins.interfaces import Accelerator
     from vime_core.plugins.manager import Plugins
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -32,7 +34,7 @@ def check_node(plugins: Plugins) -> list[Finding]:
         packages.check_torch(),
         packages.check_torchvision(),
         *_accelerators(plugins),
-        packages.check_ray(None),
+        packages.check_ray(_gpus(plugins)),
         *_of_plugins(plugins),
     ]
 
@@ -41,6 +43,13 @@ def _accelerators(plugins: Plugins) -> Iterator[Finding]:
     for name, registered in plugins.entries("accelerator").items():
         accelerator = registered.build(AcceleratorConfig(name=name))
         yield from check_accelerator(accelerator, registered.unavailable(), os.environ)
+
+
+def _gpus(plugins: Plugins) -> int | None:
+    """Devices of the accelerator that `auto` stands for; None when that is the CPU."""
+    registered = choose_accelerator(plugins)
+    accelerator: Accelerator = registered.build(AcceleratorConfig(name=registered.entry.name))
+    return accelerator.device_count() if accelerator.ray_resource == "GPU" else None
 
 
 def _of_plugins(plugins: Plugins) -> Iterator[Finding]:
