@@ -3,6 +3,7 @@
 The runs share a folder: each goes on from the checkpoint that the death before it has left.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -127,6 +128,8 @@ class Patient:
         self.world = world
         self.folder = folder
         self.settings = settings
+        self.mark = str(folder.parent)
+        """In the environment of all processes of this run, and of no other's."""
         self.busy = folder.parent / "busy"
         self.rows = rows
         self.process = None
@@ -137,7 +140,9 @@ class Patient:
             return
         mode = "must" if self.folder.exists() else "auto"
         done = self.step()
-        self.process = self.world.start(*self.settings, f"resume.mode={mode}", f"resume.run={self.folder}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", self.mark, prepend=os.pathsep)
+            self.process = self.world.start(*self.settings, f"resume.mode={mode}", f"resume.run={self.folder}")
         self.output = Output(self.process)
         self.wait_for_step(done + 1)
 
@@ -173,7 +178,7 @@ class Patient:
     def dies(self, actor, signals, told, status=1):
         """The run ends, and says why."""
         self.start()
-        remains = Remains(self.tree(), self.world.site.folder)
+        remains = Remains(self.tree(), self.mark)
         victim = self.find(actor)
         begin = time.monotonic()
         for signum in signals:
@@ -265,7 +270,7 @@ class Remains:
 
     def __init__(self, tree, mark):
         self.tree = tree
-        self.mark = str(mark)
+        self.mark = mark
         self.ports = {c.laddr.port for p in tree for c in listening(p)}
         self.segments = {path for p in tree for path in shared_memory(p)}
         [run] = {word for p in tree if ACTORS["keeper"](cmdline(p)) for word in cmdline(p)[3:4]}
@@ -295,7 +300,7 @@ class Remains:
     def is_ours(self, process):
         try:
             known = process in self.tree and process.status() != psutil.STATUS_ZOMBIE
-            return known or self.mark in process.environ().get("PYTHONPATH", "")
+            return known or self.mark in process.environ().get("PYTHONPATH", "").split(os.pathsep)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return False
 
