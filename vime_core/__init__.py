@@ -51,6 +51,7 @@ from vime_core.plugins.hookspecs import hookimpl
 from vime_core.plugins.interfaces import (
     Accelerator,
     Algorithm,
+    CheckpointConverter,
     Filter,
     Generator,
     LossInputs,
@@ -95,6 +96,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmConfig",
     "AlgorithmEntry",
+    "CheckpointConverter",
     "Completion",
     "ComponentConfig",
     "ConfigError",

@@ -27,6 +27,7 @@ COMMANDS = {
     "generate": "answer prompts with the engines of a run",
     "eval": "measure accuracy and pass@k on held-out sets",
     "export": "write the weights of a checkpoint as a Hugging Face folder",
+    "convert": "convert weights between Hugging Face format and a training backend's own",
     "completion": "let the shell complete commands, components, keys and values",
 }
 """Command -> summary; each is a module beside this one with a function `run(arguments, *, show_traceback)`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vime_core.models.family import ModelFamily as ModelFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -185,6 +185,31 @@ class TrainBackend(Protocol):
 
     def close(self) -> None:
         """Release what `start` took."""
+        ...
+
+
+class CheckpointConverter(Protocol):
+    """Model folders to checkpoints of a training backend and back; built as `CheckpointConverter(model)`.
+
+    `model` is the `LocalModel` that the weights come from, or whose configuration a checkpoint has. Runs in a process
+    of its own; the whole model is never in memory.
+    """
+
+    def write(self, folder: Path, progress: Callable[[int], None]) -> None:
+        """Write the weights of the model folder as a checkpoint, in their dtype.
+
+        Args:
+            folder: new; made.
+            progress: gets the bytes of each parameter that is done.
+        """
+        ...
+
+    def read(self, folder: Path, progress: Callable[[int], None]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Hugging Face names and tensors of a checkpoint, layer by layer; valid until the next item.
+
+        Raises:
+            RunFolderError: when it is missing, damaged or of another model.
+        """
         ...
 
 

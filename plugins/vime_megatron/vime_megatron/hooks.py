@@ -23,6 +23,7 @@ def vime_train_backends() -> Iterable[TrainBackendEntry]:
             config=MegatronConfig,
             factory="vime_megatron.backend:MegatronBackend",
             check=check_layout,
+            converter="vime_megatron.convert:MegatronConverter",
             requires=("torch", "megatron", "megatron.core"),
         )
     ]

@@ -11,7 +11,7 @@ with warnings.catch_warnings():
 
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.core import CheckpointingException
-    from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+    from megatron.core.dist_checkpointing.mapping import ShardedStateDict, ShardedTensor, ShardedTensorFactory
     from megatron.core.dist_checkpointing.strategies.torch import (
         MCoreSavePlanner,
         TorchDistSaveShardedStrategy,
@@ -75,6 +75,8 @@ __all__ = [
     "SelfAttentionSubmodules",
     "SequentialMLP",
     "ShardedStateDict",
+    "ShardedTensor",
+    "ShardedTensorFactory",
     "TopKRouter",
     "TorchDistSaveShardedStrategy",
     "TransformerBlockSubmodules",

@@ -73,9 +73,9 @@ class PolicyModel(mcore.GPTModel):
 
 
 def transformer_config(
-    geometry: ModelGeometry, dtype: torch.dtype, layout: Layout, config: MegatronConfig
+    geometry: ModelGeometry, dtype: torch.dtype, layout: Layout, config: MegatronConfig, *, initialize: bool = True
 ) -> mcore.TransformerConfig:
-    """Megatron's description of the model and of how it is shared out."""
+    """Megatron's description of the model and of how it is shared out; see `build_model`."""
     _, attention_factor = rotary_frequencies(geometry)
     return mcore.TransformerConfig(
         num_layers=geometry.num_layers,
@@ -98,6 +98,7 @@ def transformer_config(
         pipeline_dtype=dtype,
         bf16=dtype == torch.bfloat16,
         # Weights are read from a checkpoint; the call itself marks which are sharded.
+        perform_initialization=initialize,
         init_method=_leave,
         output_layer_init_method=_leave,
         embedding_init_method=_leave,
@@ -166,8 +167,17 @@ def uniform_lengths(geometry: ModelGeometry, layout: Layout, config: MegatronCon
     return gathers and (layout.expert > 1 or layout.pipeline > 1)
 
 
-def build_model(geometry: ModelGeometry, dtype: torch.dtype, ranks: Ranks, config: MegatronConfig) -> PolicyModel:
-    """This rank's part of an uninitialised model.
+def build_model(
+    geometry: ModelGeometry, dtype: torch.dtype, ranks: Ranks, config: MegatronConfig, *, initialize: bool = True
+) -> PolicyModel:
+    """This rank's part of a model without values.
+
+    Args:
+        geometry: of the model.
+        dtype: of its parameters.
+        ranks: how it is shared out.
+        config: settings of the backend.
+        initialize: whether it will be trained; else its memory is not even touched.
 
     Raises:
         ModelError: for a feature of the geometry that this backend does not have.
@@ -176,7 +186,7 @@ def build_model(geometry: ModelGeometry, dtype: torch.dtype, ranks: Ranks, confi
         raise ModelError(f"{geometry.family}: attention biases are not supported by training backend megatron")
     layout = ranks.layout
     model = PolicyModel(
-        config=transformer_config(geometry, dtype, layout, config),
+        config=transformer_config(geometry, dtype, layout, config, initialize=initialize),
         transformer_layer_spec=_block_spec(geometry, layout, ranks.here.stage),
         vocab_size=math.ceil(geometry.vocab_size / layout.tensor) * layout.tensor,
         max_sequence_length=geometry.max_positions,

@@ -123,6 +123,10 @@ class WeightMap:
             rank, size = self._share_of(item)
             weight.copy_(shard(item.rule, parts, self._geometry, rank, size))
 
+    def held(self) -> list[tuple[Parameter, torch.nn.Parameter]]:
+        """The parameters of this rank, in the order of the tensor map."""
+        return list(self._filled)
+
     def _owner(self, item: Parameter) -> Owner:
         layout, experts = self._ranks.layout, self._geometry.experts
         if item.layer is None:

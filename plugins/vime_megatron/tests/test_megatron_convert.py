@@ -1,0 +1,188 @@
+"""`vime convert`: model folders to Megatron's checkpoints and back, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vime_core.cli import main
+from vime_core.models.stacked import open_weights
+from vime_core.models.tensors import tensor_shapes
+from vime_megatron.weights import EXPORT_BUCKET_BYTES
+from vime_qwen3.qwen3 import Qwen3
+from vime_qwen3.qwen3_moe import Qwen3Moe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+DEADLINE_S = 240
+BUCKET = 64 << 20
+assert BUCKET == EXPORT_BUCKET_BYTES
+
+MEASURED = """
+import sys, threading
+from pathlib import Path
+import vime_megatron.convert, vime_core.cli.convert, safetensors.torch
+from vime_core.cli import main
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+before, peak, done = anonymous(), 0, threading.Event()
+
+def watch():
+    global peak
+    while not done.wait(0.002):
+        peak = max(peak, anonymous())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+status = main(sys.argv[1:])
+done.set()
+watcher.join()
+print(peak - before)
+sys.exit(status)
+"""
+
+
+def convert(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vime_core.cli", "convert", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+def tensors_of(folder: Path, model: Any) -> dict[str, torch.Tensor]:
+    files = open_weights(folder, model.geometry, model.tensor_map)
+    return dict(files.load(tensor_shapes(model.geometry, model.tensor_map)))
+
+
+@pytest.fixture(params=["moe", pytest.param("dense, tied", marks=pytest.mark.full)])
+def source(request: pytest.FixtureRequest, make_model: Callable[..., Any], tmp_path: Path) -> Any:
+    changes = {"tie_word_embeddings": True, "vocab_size": 131} if request.param != "moe" else {"family": "qwen3_moe"}
+    model = make_model(**changes)
+    folder = tmp_path / "model"
+    shutil.copytree(model.path, folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return type(model)(folder, model.geometry, model.tensor_map)
+
+
+def test_there_and_back_is_bit_equal(source: Any, tmp_path: Path) -> None:
+    checkpoint, back = tmp_path / "new" / "checkpoint", tmp_path / "back"
+    there = convert(source.path, checkpoint)
+    assert (there.returncode, there.stdout) == (0, f"{checkpoint}\n"), there.stderr
+    assert {file.name for file in checkpoint.iterdir()} >= {"metadata.json", ".metadata", "common.pt"}
+    assert [folder.name for folder in checkpoint.parent.iterdir()] == ["checkpoint"]
+    returned = convert(checkpoint, back, "--model", source.path)
+    assert returned.returncode == 0, returned.stderr
+    expected, found = tensors_of(source.path, source), tensors_of(back, source)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    assert (back / "tokenizer.json").exists()
+    again = convert(source.path, checkpoint)
+    assert again.returncode == 2
+    assert f"{checkpoint} exists" in again.stderr
+
+
+def test_a_trainer_reads_what_was_converted(model: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    """The file names of a parameter are those of a trainer's checkpoint."""
+    from vime_megatron import mcore
+
+    folder = tmp_path / "model"
+    shutil.copytree(model.path, folder)
+    (folder / "tokenizer.json").write_text("{}")
+    assert convert(folder, tmp_path / "checkpoint").returncode == 0
+    policy = start(model)._passes._policy
+    expected = {name: tensor.detach().clone() for name, tensor in policy.named_parameters()}
+    for tensor in policy.parameters():
+        torch.nn.init.zeros_(tensor)
+    loaded = mcore.dist_checkpointing.load(policy.sharded_state_dict(), str(tmp_path / "checkpoint"))
+    policy.load_state_dict(loaded)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in policy.named_parameters())
+
+
+def test_what_is_wrong_is_told_before_anything_is_written(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(model.path, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    for arguments, told in (
+        (["nowhere", "x"], "is not a folder"),
+        (["nowhere", "x", "--model", "model"], "is not a folder"),
+        (["empty", "x"], "has no config.json"),
+        (["model", "empty"], "empty exists"),
+        (["model", "x", "--train", "none"], "has no checkpoints to convert; these have: megatron"),
+    ):
+        paths = [
+            argument if argument in ("--model", "--train", "none") else str(tmp_path / argument)
+            for argument in arguments
+        ]
+        assert main(["convert", *paths]) == 2
+        errors = capsys.readouterr().err
+        assert told in errors
+        assert errors.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model"]
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_cannot_be_read_is_told_in_one_line(make_model: Callable[..., Any], tmp_path: Path) -> None:
+    for name, changes in (("small", {}), ("large", {"num_hidden_layers": 3})):
+        shutil.copytree(make_model(**changes).path, tmp_path / name)
+        (tmp_path / name / "tokenizer.json").write_text("{}")
+    assert convert(tmp_path / "small", tmp_path / "checkpoint").returncode == 0
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "cut")
+    (data,) = (tmp_path / "cut").glob("*.distcp")
+    data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
+    for checkpoint, model in (("empty", "small"), ("checkpoint", "large"), ("cut", "small")):
+        done = convert(tmp_path / checkpoint, tmp_path / "x", "--model", tmp_path / model)
+        assert done.returncode == 2, done.stderr
+        assert "is damaged, no checkpoint of Megatron, or of another model" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["dense", "moe"])
+def test_memory_stays_bounded(kind: str, tmp_path: Path) -> None:
+    """1.5 GB of weights; three buckets and the largest tensor above what the imports take."""
+    family = Qwen3() if kind == "dense" else Qwen3Moe()
+    shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 40, "vocab_size": 20_000}
+    config = {**family.tiny(), **shape, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64}
+    if kind == "moe":
+        config |= {"num_hidden_layers": 20, "num_experts": 16, "moe_intermediate_size": 704, "mlp_only_layers": []}
+    geometry = family.geometry(config, None)
+    shapes = tensor_shapes(geometry, family.tensor_map(geometry))
+    source = tmp_path / "model"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "tokenizer.json").write_text("{}")
+    weights = {name: torch.randn(size, dtype=torch.bfloat16) for name, size in shapes.items()}
+    total, largest = sum(t.nbytes for t in weights.values()), max(t.nbytes for t in weights.values())
+    assert total > 1.4e9
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    del weights
+    for arguments in (
+        (source, tmp_path / "checkpoint"),
+        (tmp_path / "checkpoint", tmp_path / "back", "--model", source),
+    ):
+        command = [sys.executable, "-c", MEASURED, "convert", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0, done.stderr
+        peak = int(done.stdout.split()[-1])
+        print(f"{kind}: {peak >> 20} MiB of {total >> 20}, largest {largest >> 20}")
+        assert peak < 3 * BUCKET + largest, done.stdout
+    found, expected = (
+        open_weights(folder, geometry, family.tensor_map(geometry)) for folder in (tmp_path / "back", source)
+    )
+    for (_, ours), (_, theirs) in zip(found.load(shapes), expected.load(shapes), strict=True):
+        assert torch.equal(ours, theirs)

@@ -1,0 +1,251 @@
+"""Model folders to Megatron's `torch_dist` checkpoints and back, a few tensors at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, FileSystemWriter, LoadPlan, ReadItem
+from torch.distributed.checkpoint import save as save_distributed
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from vime_core.errors import ModelError, RunFolderError
+from vime_core.models.stacked import open_weights
+from vime_core.models.tensors import tensor_shapes
+from vime_megatron import checkpoint, compat, mcore, noise
+from vime_megatron.config import MegatronConfig
+from vime_megatron.layout import plan_layout
+from vime_megatron.model import build_model
+from vime_megatron.ranks import Ranks
+from vime_megatron.sharding import fuse, split
+from vime_megatron.weights import WeightMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from vime_core.models.hf import LocalModel
+
+TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""As safetensors writes them, to torch's."""
+
+
+class MegatronConverter:
+    """Implements `vime_core.plugins.interfaces.CheckpointConverter`.
+
+    Megatron's model is built without values: a parameter has memory only while it is read or written. The checkpoint
+    is the part `model` of a trainer's: any layout loads it.
+    """
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+
+    def write(self, folder: Path, progress: Callable[[int], None]) -> None:
+        """Write the weights of the model folder as a checkpoint.
+
+        Args:
+            folder: new; made.
+            progress: gets the bytes of each parameter that is done.
+
+        Raises:
+            ModelError: when the tensors of the folder differ in dtype.
+        """
+        folder.mkdir()
+        with _skeleton(self._model, _dtype(self._model)) as skeleton:
+            mcore.dist_checkpointing.save(
+                skeleton.policy.sharded_state_dict(),
+                str(folder),
+                _StreamedSave(_Filler(self._model, skeleton, progress)),
+            )
+
+    def read(self, folder: Path, progress: Callable[[int], None]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors of a checkpoint in Hugging Face names, layer by layer; valid until the next item.
+
+        Args:
+            folder: what `write` or a trainer wrote.
+            progress: gets the bytes of each parameter that is done.
+
+        Raises:
+            RunFolderError: when the checkpoint is missing, damaged or of another model.
+        """
+        geometry = self._model.geometry
+        with _skeleton(self._model, _dtype(self._model)) as skeleton:
+            state = skeleton.policy.sharded_state_dict()
+            with _told(folder):
+                regions = _Regions(folder)
+            for item, weight in skeleton.weights.held():
+                with _told(folder):
+                    regions.read(_pieces(state[skeleton.names[id(weight)]]))
+                yield from zip(item.hf_names, split(item.rule, weight.detach(), geometry), strict=True)
+                progress(weight.nbytes)
+                weight.untyped_storage().resize_(0)
+
+
+class _Skeleton:
+    """A model on one rank whose parameters have no values."""
+
+    def __init__(self, model: LocalModel, dtype: torch.dtype) -> None:
+        config = MegatronConfig()
+        ranks = Ranks(plan_layout(config, model.geometry), compat.HOST)
+        self.policy = build_model(model.geometry, dtype, ranks, config, initialize=False)
+        self.weights = WeightMap(self.policy, model.geometry, model.tensor_map, ranks)
+        self.names = {id(weight): name for name, weight in self.policy.named_parameters()}
+
+
+@contextmanager
+def _skeleton(model: LocalModel, dtype: torch.dtype) -> Iterator[_Skeleton]:
+    """A skeleton, and the process group of one that Megatron needs."""
+    compat.install()
+    noise.ignore(noise.IN_CALLS)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield _Skeleton(model, dtype)
+    finally:
+        mcore.parallel_state.destroy_model_parallel()
+        distributed.destroy_process_group()
+
+
+class _Filler:
+    """Gives parameters their values when they are asked for, and takes them back when all of their parts were."""
+
+    def __init__(self, model: LocalModel, skeleton: _Skeleton, progress: Callable[[int], None]) -> None:
+        self._files = open_weights(model.path, model.geometry, model.tensor_map)
+        self._geometry = model.geometry
+        self._progress = progress
+        self._entries = {
+            weight.untyped_storage().data_ptr(): (item, weight) for item, weight in skeleton.weights.held()
+        }
+        self._parts: Counter[int] = Counter()
+        self._filled: set[int] = set()
+        self._written: torch.nn.Parameter | None = None
+
+    def expect(self, tensor: torch.Tensor) -> None:
+        """Count a part of a parameter that will be asked for."""
+        self._parts[tensor.untyped_storage().data_ptr()] += 1
+
+    @torch.no_grad()
+    def fill(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part with its values, until the next one is asked for."""
+        if self._written is not None:
+            self._written.untyped_storage().resize_(0)
+            self._written = None
+        place = tensor.untyped_storage().data_ptr()
+        item, weight = self._entries[place]
+        if place not in self._filled:
+            parts = [part for _, part in self._files.load(item.hf_names)]
+            weight.copy_(fuse(item.rule, parts, self._geometry))
+            self._filled.add(place)
+        self._parts[place] -= 1
+        if not self._parts[place]:
+            self._progress(weight.nbytes)
+            self._written = weight
+        return tensor
+
+
+class _StreamedPlanner(mcore.MCoreSavePlanner):
+    """Asks for each tensor when it is written."""
+
+    def __init__(self, filler: _Filler) -> None:
+        super().__init__(dedup_replicated_tensors=False, flatten_state_dict=False)
+        self._filler = filler
+
+    def create_local_plan(self) -> Any:
+        """Megatron's plan; the filler learns how many parts each parameter has."""
+        plan = super().create_local_plan()
+        for tensor in filter(torch.is_tensor, (self.lookup_object(item.index) for item in plan.items)):
+            self._filler.expect(tensor)
+        return plan
+
+    def resolve_data(self, write_item: Any) -> Any:
+        """The values of one tensor, or what else Megatron's modules save."""
+        found = self.lookup_object(write_item.index)
+        return self._filler.fill(found) if torch.is_tensor(found) else super().resolve_data(write_item)
+
+
+class _StreamedSave(checkpoint.InProcessSave):
+    """Megatron's `torch_dist` format with tensors that are read while it is written."""
+
+    def __init__(self, filler: _Filler) -> None:
+        super().__init__()
+        self._filler = filler
+
+    def save(self, sharded_state_dict: mcore.ShardedStateDict, checkpoint_dir: str) -> None:
+        """Write all shards."""
+        tensors, _, _ = mcore._replace_state_dict_keys_with_sharded_keys(
+            sharded_state_dict, self.keep_only_main_replica
+        )
+        save_distributed(
+            mcore.mcore_to_pyt_state_dict(tensors, is_loading=False),
+            storage_writer=FileSystemWriter(checkpoint_dir),
+            planner=_StreamedPlanner(self._filler),
+        )
+
+
+class _Regions(DefaultLoadPlanner):
+    """Reads regions of a checkpoint's tensors into tensors of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._reader = FileSystemReader(folder)
+        self._stored = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(self._stored, is_coordinator=True)
+        self._targets: dict[tuple[str, torch.Size], torch.Tensor] = {}
+
+    def read(self, pieces: list[mcore.ShardedTensor]) -> None:
+        """Fill the pieces.
+
+        Raises:
+            ValueError: when a tensor is of another shape in the checkpoint.
+        """
+        items = [item for piece in pieces for item in self._items(piece)]
+        self._reader.read_data(LoadPlan(items), self).wait()
+        self._targets.clear()
+
+    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
+        """Where a part of a piece goes."""
+        place = read_item.dest_index
+        target = self._targets[place.fqn, torch.Size(place.offset or ())]
+        return narrow_tensor_by_index(target, read_item.dest_offsets, read_item.lengths)
+
+    def _items(self, piece: mcore.ShardedTensor) -> list[ReadItem]:
+        stored = self._stored.state_dict_metadata[piece.key]
+        if not isinstance(stored, TensorStorageMetadata) or tuple(stored.size) != tuple(piece.global_shape):
+            raise ValueError(f"{piece.key} has another shape than {list(piece.global_shape)}")
+        sizes = torch.Size((1,) * piece.prepend_axis_num + tuple(piece.local_shape))
+        offsets = torch.Size(piece.global_offset)
+        self._targets[piece.key, offsets] = piece.data.detach().view(sizes)
+        return create_read_items_for_chunk_list(piece.key, stored, [ChunkStorageMetadata(offsets, sizes)])
+
+
+def _pieces(entry: mcore.ShardedTensor | mcore.ShardedTensorFactory) -> list[mcore.ShardedTensor]:
+    """A parameter as its checkpoint holds it: gate and up are tensors of their own."""
+    built = entry.build() if isinstance(entry, mcore.ShardedTensorFactory) else entry
+    return list(built) if isinstance(built, list) else [built]
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """A checkpoint that cannot be read is the user's mistake."""
+    try:
+        yield
+    except (*checkpoint.UNREADABLE, ValueError) as error:
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunFolderError(f"{folder} is damaged, no checkpoint of Megatron, or of another model ({told})") from error
+
+
+def _dtype(model: LocalModel) -> torch.dtype:
+    """The one of all tensors of a folder.
+
+    Raises:
+        ModelError: when there are several.
+    """
+    files = open_weights(model.path, model.geometry, model.tensor_map)
+    found = sorted({files.tensors[name].dtype for name in tensor_shapes(model.geometry, model.tensor_map)})
+    if len(found) > 1:
+        raise ModelError(f"{model.path} holds tensors of {' and '.join(found)}; convert them to one of them first")
+    return TORCH_DTYPES[found[0]]
