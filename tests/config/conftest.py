@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from vime_core.config.compose import ComposedConfig, compose
+from vime_core.config.compose import compose
+from vime_core.config.composed import ComposedConfig
 from vime_core.testing.components import OVERRIDES, install_components
 from vime_core.testing.distributions import FakeSite
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.loop.inputs import Inputs
     from vime_core.rollout.estimates import Mean
     from vime_core.rollout.results import EvalResult

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vime_core.accelerators.visible import ChildPlan
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.config.schema import Config
     from vime_core.models.hf import Architecture
     from vime_core.planning.memory import Request

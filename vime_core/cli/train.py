@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
 
 DESCRIPTION = """Train a model.
 

@@ -15,7 +15,7 @@ from vime_core.plugins.kinds import AUTO
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.config.schema import Config
     from vime_core.models.family import ModelFamily
     from vime_core.models.geometry import ModelGeometry

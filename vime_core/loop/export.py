@@ -24,7 +24,7 @@ from vime_core.run.resume import config_fingerprint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.models.hf import LocalModel
     from vime_core.plugins.interfaces import Accelerator, TrainBackend
     from vime_core.run.checkpoint import Checkpoint

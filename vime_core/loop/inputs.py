@@ -21,7 +21,7 @@ from vime_core.rollout.evaluate import EvalSet, load_eval_sets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.config.schema import Config
     from vime_core.models.hf import LocalModel
     from vime_core.plugins.interfaces import (

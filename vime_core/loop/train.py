@@ -20,7 +20,7 @@ from vime_core.run.resume import open_run
 from vime_core.version import __version__
 
 if TYPE_CHECKING:
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.loop.parts import Parts
     from vime_core.run.resume import OpenRun
 

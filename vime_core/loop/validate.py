@@ -10,7 +10,7 @@ from vime_core.models.fingerprint import model_fingerprint
 from vime_core.run.resume import check_run
 
 if TYPE_CHECKING:
-    from vime_core.config.compose import ComposedConfig
+    from vime_core.config.composed import ComposedConfig
     from vime_core.loop.inputs import Inputs
 
 
