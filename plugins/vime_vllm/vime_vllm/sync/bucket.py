@@ -1,8 +1,8 @@
-"""Packing tensors into shared memory."""
+"""Packing tensors into memory that engines read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import torch
 
@@ -12,13 +12,31 @@ from vime_vllm.sync.wire import DTYPE_BYTES, TensorRecord, checksum
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from vime_vllm.sync.segment import Segment
-
 ALIGNMENT = 64
 """Bytes; any dtype can be read in place at such an offset."""
 
 
-class Bucket:
+class Writable(Protocol):
+    """Memory that a bucket is packed into."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """Make it at least so large; the content stays."""
+        ...
+
+    def write(self, offset: int, data: torch.Tensor) -> None:
+        """Copy bytes in: [size] uint8, of any device."""
+        ...
+
+
+Memory = TypeVar("Memory", bound=Writable)
+
+
+class Bucket(Generic[Memory]):
     """Tensors in one segment.
 
     Args:
@@ -26,7 +44,7 @@ class Bucket:
         capacity: bytes after which the bucket is full; a larger tensor has a bucket to itself.
     """
 
-    def __init__(self, segment: Segment, capacity: int) -> None:
+    def __init__(self, segment: Memory, capacity: int) -> None:
         self.segment = segment
         self.records: list[TensorRecord] = []
         self._capacity = capacity
@@ -46,15 +64,14 @@ class Bucket:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPE_BYTES:
             raise SyncError(f"{name} has dtype {dtype}, which cannot travel to an engine")
-        data = tensor.detach().reshape(-1).contiguous().view(torch.uint8).cpu()
+        data = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
         offset, size = _aligned(self._end), data.numel()
         self._end = offset + size
         if self._end >= self.segment.size:
             # At least doubled, so that a bucket that grows tensor by tensor is mapped a few times only.
             self.segment.reserve(max(self._end, min(2 * self.segment.size, self._capacity), 1))
         if size:
-            with self.segment.view(offset, size) as view:
-                torch.frombuffer(view, dtype=torch.uint8).copy_(data)
+            self.segment.write(offset, data)
         self.records.append(
             TensorRecord(
                 name=name,
@@ -62,14 +79,14 @@ class Bucket:
                 shape=tuple(tensor.shape),
                 offset=offset,
                 size=size,
-                checksum=checksum(data.numpy().data),
+                checksum=checksum(data.cpu().numpy().data),
             )
         )
 
 
 def buckets(
-    weights: Iterable[tuple[str, torch.Tensor]], segments: Sequence[Segment], capacity: int
-) -> Iterator[Bucket]:
+    weights: Iterable[tuple[str, torch.Tensor]], segments: Sequence[Memory], capacity: int
+) -> Iterator[Bucket[Memory]]:
     """Full buckets in the order of `weights`, in turn in each of `segments`.
 
     A segment is written anew when the bucket after the next is asked for.

@@ -12,8 +12,12 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vime_core.errors import ResourceError
+
+if TYPE_CHECKING:
+    import torch
 
 FOLDER = Path("/dev/shm")
 
@@ -67,6 +71,13 @@ class Segment:
     def view(self, offset: int, size: int) -> memoryview:
         """Writable bytes; release them before the segment grows or closes."""
         return memoryview(self._map or b"")[offset : offset + size]
+
+    def write(self, offset: int, data: torch.Tensor) -> None:
+        """Copy bytes in: [size] uint8, not empty, of any device."""
+        import torch
+
+        with self.view(offset, data.numel()) as view:
+            torch.frombuffer(view, dtype=torch.uint8).copy_(data)
 
     def close(self) -> None:
         """Unlink it; safe to call twice."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 from vime_core.cluster.hosts import memory_identity
 from vime_core.errors import ResourceError, SyncError
-from vime_core.types import PushReport
 from vime_vllm.sync.bucket import buckets
 from vime_vllm.sync.control import WeightSessions
+from vime_vllm.sync.push import NO_WEIGHTS, NOT_CONNECTED, Tally, drain, push_deadline
 from vime_vllm.sync.segment import Segment
 from vime_vllm.sync.wire import update_json
 
@@ -21,12 +20,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from vime_core.types import EngineEndpoint
+    from vime_core.types import EngineEndpoint, PushReport
     from vime_vllm.config import ShmConfig
 
 RUN_ID_VARIABLE = "VIME_RUN_ID"
-DEADLINE_VARIABLE = "VIME_PUSH_DEADLINE_S"
-DEFAULT_DEADLINE_S = 600.0
 SEGMENTS = 2
 """The trainer fills one while the engines read the other."""
 
@@ -38,7 +35,7 @@ class ShmSync:
         """The run's id and deadline come from the environment, `VIME_RUN_ID` and `VIME_PUSH_DEADLINE_S`."""
         self._rank = rank
         self._run_id = os.environ[RUN_ID_VARIABLE]
-        self._deadline_s = float(os.environ.get(DEADLINE_VARIABLE, DEFAULT_DEADLINE_S))
+        self._deadline_s = push_deadline()
         self._capacity = (config.bucket_mib << 20) // SEGMENTS
         self._segments = [Segment(f"vime-{self._run_id}-weights-{index}") for index in range(SEGMENTS)]
         self._sessions: WeightSessions | None = None
@@ -68,9 +65,9 @@ class ShmSync:
                 return self._send(remaining, version)
             except Exception:
                 self._unlink()
-                _drain(remaining)
+                drain(remaining)
                 raise
-        _drain(remaining)
+        drain(remaining)
         return None
 
     def close(self) -> None:
@@ -82,24 +79,20 @@ class ShmSync:
 
     def _send(self, weights: Iterator[tuple[str, torch.Tensor]], version: int) -> PushReport:
         if self._sessions is None:
-            raise SyncError("weight push: no engines are connected")
-        begin = time.monotonic()
-        checksums: dict[str, str] = {}
-        moved = 0
+            raise SyncError(NOT_CONNECTED)
+        tally = Tally()
         self._sessions.start()
         loading: Future[Any] | None = None
         for bucket in buckets(weights, self._segments, self._capacity):
             if loading is not None:
                 loading.result()
             loading = self._sessions.update(update_json(bucket.segment.name, bucket.records))
-            moved += sum(record.size for record in bucket.records)
-            checksums |= {record.name: record.checksum for record in bucket.records}
+            tally.add(bucket.records)
         if loading is None:
-            raise SyncError("weight push: the trainer has no weights")
+            raise SyncError(NO_WEIGHTS)
         loading.result()
         self._sessions.finish(version)
-        seconds = time.monotonic() - begin
-        return PushReport(version=version, bytes=moved, seconds=seconds, tensors=len(checksums), checksums=checksums)
+        return tally.report(version)
 
     def _unlink(self) -> None:
         for segment in self._segments:
@@ -114,9 +107,3 @@ def _check_reach(endpoints: Sequence[EngineEndpoint]) -> None:
             "than trainer rank 0 (or in a container with a /dev/shm of its own): place both on one host, or choose a "
             "sync strategy that crosses hosts"
         )
-
-
-def _drain(weights: Iterator[object]) -> None:
-    """Go through the rest: every rank of the trainer takes part in making each tensor."""
-    for _ in weights:
-        pass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vime_vllm.sync.segment import read_segment
-from vime_vllm.sync.wire import TensorRecord, check_segment_name, checksum, read_bucket
+from vime_vllm.sync.wire import TensorRecord, check_segment_name, read_bucket, require_checksum
 
 if TYPE_CHECKING:
     import mmap
@@ -33,9 +33,7 @@ def _read(mapped: mmap.mmap, record: TensorRecord) -> torch.Tensor:
     """A copy: the layerwise reload keeps a tensor until its layer is complete, and the segment is written anew."""
     with memoryview(mapped) as view:
         data = bytearray(view[record.offset : record.offset + record.size])
-    found = checksum(data)
-    if found != record.checksum:
-        raise ValueError(f"{record.name}: checksum {found} of the bytes read is not {record.checksum} as sent")
+    require_checksum(record, data)
     dtype = getattr(torch, record.dtype)
     if not data:
         return torch.empty(record.shape, dtype=dtype)

@@ -81,7 +81,7 @@ def read_bucket(tensors: Any, segment_size: int) -> list[TensorRecord]:
     records = [TensorRecord.from_json(record) for record in tensors]
     for record in records:
         if record.offset + record.size > segment_size:
-            raise ValueError(f"{record.name} ends beyond the {segment_size} bytes of its segment")
+            raise ValueError(f"{record.name} ends beyond the {segment_size} bytes of its memory")
     return records
 
 
@@ -101,9 +101,21 @@ def checksum(data: Buffer) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
+def require_checksum(record: TensorRecord, data: Buffer) -> None:
+    """Raise `ValueError` when the bytes of a tensor are not those that were sent."""
+    found = checksum(data)
+    if found != record.checksum:
+        raise ValueError(f"{record.name}: checksum {found} of the bytes read is not {record.checksum} as sent")
+
+
 def update_json(segment: str, records: Sequence[TensorRecord]) -> Mapping[str, Any]:
     """The `update_info` of one bucket."""
     return {"segment": segment, "tensors": [record.to_json() for record in records]}
+
+
+def device_update_json(buffer: int, handles: Mapping[str, Any], records: Sequence[TensorRecord]) -> Mapping[str, Any]:
+    """The `update_info` of one bucket in device memory; `handles` by the UUID of the device."""
+    return {"buffer": buffer, "handles": handles, "tensors": [record.to_json() for record in records]}
 
 
 def _is_count(value: Any) -> bool:
