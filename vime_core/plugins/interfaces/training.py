@@ -91,7 +91,7 @@ class CheckpointConverter(Protocol):
     """Model folders to checkpoints of a training backend and back; built as `CheckpointConverter(model)`.
 
     `model` is the `LocalModel` that the weights come from, or whose configuration a checkpoint has. Runs in a process
-    of its own; the whole model is never in memory.
+    of its own; tensors pass one after the other.
     """
 
     def write(self, folder: Path, progress: Callable[[int], None]) -> None:
