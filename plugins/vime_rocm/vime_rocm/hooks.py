@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vime_core import hookimpl
 from vime_core.config.schema import AcceleratorConfig
-from vime_core.plugins.entries import AcceleratorEntry
+from vime_core.plugins.entries import AcceleratorEntry, SyncStrategyEntry
+from vime_rocm.config import RocmIpcConfig
 from vime_rocm.probe import why_unavailable
 
 
@@ -21,5 +22,23 @@ def vime_accelerators() -> list[AcceleratorEntry]:
             probe=why_unavailable,
             doctor="vime_rocm.doctor:findings",
             priority=20,
+        )
+    ]
+
+
+@hookimpl
+def vime_sync_strategies() -> list[SyncStrategyEntry]:
+    """The sync strategy `rocm_ipc`."""
+    return [
+        SyncStrategyEntry(
+            name="rocm_ipc",
+            summary="Weights through memory of AMD GPUs that trainer and engines share",
+            config=RocmIpcConfig,
+            factory="vime_rocm.sync:RocmIpcSync",
+            requires=("vllm",),
+            rollout_backends=frozenset({"vllm"}),
+            accelerators=frozenset({"rocm"}),
+            placements=frozenset({"colocated"}),
+            priority=10,
         )
     ]

@@ -79,6 +79,13 @@ def test_the_cpu_runs_without_compiling_and_a_device_with(make_context, tmp_path
     assert "--enforce-eager" not in engine_command(compiled, 0)
 
 
+@pytest.mark.parametrize(("sync", "receiver"), [("shm", "shm"), ("ipc", "vime_ipc"), ("rocm_ipc", "rocm_ipc")])
+def test_the_engine_receives_what_the_sync_strategy_sends(make_context, tmp_path, sync, receiver):
+    """vLLM has a weight-transfer engine `ipc` of its own."""
+    command = engine_command(replace(make_context(tmp_path), sync=sync), 0)
+    assert _option(command, "weight-transfer-config") == f'{{"backend": "{receiver}"}}'
+
+
 def test_sleep_mode_where_the_accelerator_can(make_context, tmp_path):
     cpu = make_context(tmp_path)
     assert "--enable-sleep-mode" not in engine_command(cpu, 0)

@@ -31,6 +31,12 @@ class TestSync(SyncStrategySuite):
     entry = "shm"
 
 
+class TestIpc(SyncStrategySuite):
+    """Without engines."""
+
+    entry = "ipc"
+
+
 @pytest.fixture(scope="module")
 def backend(make_context, make_model, keeper, ray_runtime, tmp_path_factory):
     """One engine with its router."""

@@ -25,11 +25,13 @@ def test_hooks_import_nothing_heavy():
 def test_entries_name_what_can_be_loaded():
     from vime_vllm import hooks
     from vime_vllm.backend import VllmBackend
+    from vime_vllm.sync.ipc import IpcSync
     from vime_vllm.sync.shm import ShmSync
 
-    [backend], [sync] = hooks.vime_rollout_backends(), hooks.vime_sync_strategies()
+    [backend], [sync, ipc] = hooks.vime_rollout_backends(), hooks.vime_sync_strategies()
     assert (backend.name, backend.load()) == ("vllm", VllmBackend)
     assert (sync.name, sync.load()) == ("shm", ShmSync)
+    assert (ipc.name, ipc.load(), ipc.config().name) == ("ipc", IpcSync, "ipc")
     assert backend.unavailable() is None
     assert sync.rollout_backends == {"vllm"}
     assert backend.config().name == "vllm"
@@ -46,10 +48,11 @@ def test_what_is_changed_in_vllm_still_fits_the_installed_one(model_folder):
 import os
 from importlib.metadata import entry_points
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
+from vime_vllm.receiver import transfer_engine
 [entry] = entry_points(group="vllm.general_plugins", name="vime_vllm")
 entry.load()()
 entry.load()()
-print("receiver", Factory._registry["shm"]().__name__)
+print("receivers", *(Factory._registry[name]().__name__ for name in ("shm", transfer_engine("ipc"))))
 
 from vime_vllm.server import fork_cpu_processes
 from vllm.engine.arg_utils import EngineArgs
@@ -58,5 +61,5 @@ EngineArgs(model="{model_folder}", skip_tokenizer_init=True, dtype="float32").cr
 print("method", os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
 """
     printed = _run(program)
-    assert "receiver ShmReceiver" in printed
+    assert "receivers ShmReceiver IpcReceiver" in printed
     assert "method fork" in printed

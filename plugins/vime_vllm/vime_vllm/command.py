@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vime_core.errors import ResourceError
 from vime_vllm.middleware import KEY_VARIABLE
 from vime_vllm.ports import HOST, UNREACHABLE
+from vime_vllm.receiver import transfer_engine
 from vime_vllm.server import BINDING_VARIABLE
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def engine_command(context: RolloutContext, index: int) -> list[str]:
         "max-num-batched-tokens": str(max(longest, PREFILL_TOKENS, config.max_num_seqs)),
         "tensor-parallel-size": str(config.tensor_parallel_size),
         "distributed-executor-backend": "mp",
-        "weight-transfer-config": json.dumps({"backend": context.sync}),
+        "weight-transfer-config": json.dumps({"backend": transfer_engine(context.sync)}),
         "middleware": "vime_vllm.middleware.RequireKey",
         **_memory(context),
     }

@@ -35,3 +35,10 @@ class ShmConfig(SyncConfig):
     """Weights through POSIX shared memory."""
 
     name: str = "shm"
+
+
+@dataclass(kw_only=True)
+class IpcConfig(SyncConfig):
+    """Weights through device memory."""
+
+    name: str = "ipc"

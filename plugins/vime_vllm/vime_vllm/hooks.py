@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vime_core import hookimpl
 from vime_core.plugins.entries import RolloutBackendEntry, SyncStrategyEntry
-from vime_vllm.config import ShmConfig, VllmConfig
+from vime_vllm.config import IpcConfig, ShmConfig, VllmConfig
 
 
 @hookimpl
@@ -24,7 +24,7 @@ def vime_rollout_backends() -> list[RolloutBackendEntry]:
 
 @hookimpl
 def vime_sync_strategies() -> list[SyncStrategyEntry]:
-    """The sync strategy `shm`."""
+    """The sync strategies `shm` and `ipc`."""
     return [
         SyncStrategyEntry(
             name="shm",
@@ -34,5 +34,16 @@ def vime_sync_strategies() -> list[SyncStrategyEntry]:
             requires=("vllm",),
             rollout_backends=frozenset({"vllm"}),
             shared_memory=True,
-        )
+        ),
+        SyncStrategyEntry(
+            name="ipc",
+            summary="Weights through memory of NVIDIA GPUs that trainer and engines share",
+            config=IpcConfig,
+            factory="vime_vllm.sync.ipc:IpcSync",
+            requires=("vllm",),
+            rollout_backends=frozenset({"vllm"}),
+            accelerators=frozenset({"cuda"}),
+            placements=frozenset({"colocated"}),
+            priority=10,
+        ),
     ]

@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from vime_vllm.leftovers import name_segments
 
-RECEIVERS = {"shm": ("vime_vllm.sync.shm_receiver", "ShmReceiver")}
-"""Name of the sync strategy -> module and class of what receives its weights inside vLLM."""
+RECEIVERS = {
+    "shm": ("vime_vllm.sync.shm_receiver", "ShmReceiver"),
+    "vime_ipc": ("vime_vllm.sync.ipc_receiver", "IpcReceiver"),
+}
+"""vLLM's name of a weight-transfer engine -> its module and class."""
+RENAMED = {"ipc": "vime_ipc"}
+"""Sync strategy -> vLLM's name of what receives its weights, where vLLM has an engine of the strategy's name."""
+
+
+def transfer_engine(sync: str) -> str:
+    """vLLM's name of the weight-transfer engine that receives what a sync strategy sends."""
+    return RENAMED.get(sync, sync)
 
 
 def register() -> None:

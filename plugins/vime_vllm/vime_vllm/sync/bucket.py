@@ -67,7 +67,7 @@ class Bucket(Generic[Memory]):
         data = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
         offset, size = _aligned(self._end), data.numel()
         self._end = offset + size
-        if self._end >= self.segment.size:
+        if self._end > self.segment.size or not self.segment.size:
             # At least doubled, so that a bucket that grows tensor by tensor is mapped a few times only.
             self.segment.reserve(max(self._end, min(2 * self.segment.size, self._capacity), 1))
         if size:
