@@ -1,15 +1,15 @@
 """Two processes and one device IPC handle: `exchange` starts both; `python -m benchmarks.gpu_ipc` is one of them.
 
-The handle travels as JSON on a pipe: its fields are numbers and bytes.
+Both use the memory layer of the sync strategies `ipc` and `rocm_ipc`. The handle travels as JSON on a pipe.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from vime_core.plugins.interfaces import Accelerator
 
 ROOT = Path(__file__).resolve().parents[1]
-NUMBERS = 1 << 20
+BYTES = 1 << 22
 DEADLINE_S = 120.0
-DEVICE = 6
-"""Place of the device among the arguments that rebuild a tensor; the importer puts its own there."""
+MEMORY = {
+    "cuda": ("vime_core.accelerators.device_memory", "CudaMemory"),
+    "rocm": ("vime_rocm.memory", "RocmMemory"),
+}
+"""Name of the accelerator -> module and class of its device memory."""
 
 
 def exchange(accelerator: Accelerator, exporter: int, importer: int) -> str | None:
-    """What went wrong when a process on device `importer` read a tensor of a process on device `exporter`, or None."""
+    """What went wrong when a process on device `importer` read a buffer of a process on device `exporter`, or None."""
     out = _start(accelerator, "export", exporter)
     try:
         line = out.stdout.readline() if out.stdout else ""
@@ -42,7 +45,7 @@ def exchange(accelerator: Accelerator, exporter: int, importer: int) -> str | No
 
 def _start(accelerator: Accelerator, role: str, device: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu_ipc", role],
+        [sys.executable, "-m", "benchmarks.gpu_ipc", role, accelerator.name],
         cwd=ROOT,
         env=os.environ | accelerator.child_environment([device], 1),
         stdin=subprocess.PIPE,
@@ -61,40 +64,33 @@ def _last(errors: str) -> str:
     return next((line for line in reversed(errors.splitlines()) if line.strip()), "no output")
 
 
-def encode(arguments: tuple[Any, ...]) -> list[Any]:
-    """The plain fields of a handle; the class and the element type are the importer's to choose."""
-    return [{"bytes": base64.b64encode(item).decode()} if isinstance(item, bytes) else item for item in arguments]
+def _memory(accelerator: str) -> Any:
+    module, name = MEMORY[accelerator]
+    return getattr(import_module(module), name)()
 
 
-def decode(fields: list[Any]) -> list[Any]:
-    """Undo `encode`."""
-    return [base64.b64decode(item["bytes"]) if isinstance(item, dict) else item for item in fields]
-
-
-def _export() -> None:
+def _pattern() -> Any:
     import torch
-    from torch.multiprocessing.reductions import reduce_tensor
 
-    tensor = torch.arange(NUMBERS, dtype=torch.int32, device="cuda:0")
-    torch.cuda.synchronize()
-    _, arguments = reduce_tensor(tensor)
-    _, size, stride, offset, _, _, *rest = arguments
-    print(json.dumps(encode((list(size), list(stride), offset, *rest))), flush=True)
+    return torch.arange(BYTES // 4, dtype=torch.int32).view(torch.uint8)
+
+
+def _export(accelerator: str) -> None:
+    memory = _memory(accelerator)
+    buffer = memory.allocate(BYTES)
+    buffer.copy_(_pattern())
+    memory.synchronize()
+    print(json.dumps(memory.export(buffer)), flush=True)
     # The buffer lives as long as this process, which its parent ends.
     sys.stdin.read()
 
 
-def _import() -> None:
+def _import(accelerator: str) -> None:
     import torch
-    from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-    size, stride, offset, *rest = decode(json.loads(sys.stdin.readline()))
-    arguments = [torch.Tensor, torch.Size(size), tuple(stride), offset, torch.UntypedStorage, torch.int32, *rest]
-    arguments[DEVICE] = torch.cuda.current_device()
-    tensor = rebuild_cuda_tensor(*arguments)
-    wanted = torch.arange(NUMBERS, dtype=torch.int32)
-    print("equal" if torch.equal(tensor.cpu(), wanted) else "the numbers read are not those that were written")
+    buffer = _memory(accelerator).open(json.loads(sys.stdin.readline()))
+    print("equal" if torch.equal(buffer.cpu(), _pattern()) else "the bytes read are not those that were written")
 
 
 if __name__ == "__main__":
-    {"export": _export, "import": _import}[sys.argv[1]]()
+    {"export": _export, "import": _import}[sys.argv[1]](sys.argv[2])

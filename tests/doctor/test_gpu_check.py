@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,11 @@ def test_the_training_part_on_the_cpu(tmp_path):
     assert parts["training"]["numbers"]["logprob_abs_diff"] < 1e-4
 
 
-def test_a_handle_survives_the_pipe():
-    from benchmarks.gpu_ipc import decode, encode
+def test_every_accelerator_with_device_memory_is_one_that_can_be_checked():
+    from benchmarks.gpu_ipc import MEMORY
+    from vime_core.plugins.manager import load_plugins
 
-    handle = ([2, 3], [3, 1], 0, 1, b"\x00\xff", 24, 0, False, b"ref", 0, b"event", True)
-    assert tuple(decode(json.loads(json.dumps(encode(handle))))) == handle
+    devices = {name for name in load_plugins().entries("accelerator") if name != "cpu"}
+    assert devices == set(MEMORY)
+    for module, name in MEMORY.values():
+        assert hasattr(import_module(module), name)
