@@ -56,7 +56,7 @@ def _forget_expert_kernels(model: nn.Module) -> None:
     reads packed ones. Nothing would tell; the model would only compute something else.
     """
     for layer in model.modules():
-        method = getattr(layer, "quant_method", None)
+        method: Any = getattr(layer, "quant_method", None)
         kernel = method.moe_kernel if isinstance(method, UnquantizedFusedMoEMethod) else None
         if kernel is not None and isinstance(kernel.fused_experts, CPUUnquantizedExperts):
             method.moe_kernel = None
