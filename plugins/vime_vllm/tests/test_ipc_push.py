@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.util
 import os
@@ -54,6 +55,7 @@ class Engine:
         self.version = "default"
         self.change = lambda update: update
         """Applied to every bucket on arrival."""
+        self.loading_s = 0.0
 
     async def answer(self, request):
         body = await request.json() if request.method == "POST" else None
@@ -62,6 +64,7 @@ class Engine:
                 for reader in self.readers:
                     reader.require_device(body["init_info"]["devices"])
             if request.path == "/update_weights":
+                await asyncio.sleep(self.loading_s)
                 update = self.change(body["update_info"])
                 for reader, held in zip(self.readers, self.held, strict=True):
                     held.update(reader.read(**update))
@@ -139,6 +142,9 @@ def test_ranks_push_to_the_engines_on_their_devices(program, node, serve):
     Dense, then with experts, then dense again, in several buckets. The ranks start once, as that takes longest.
     """
     engines = serve((2, 3), (3,), (0,), (0, 1))
+    for engine in engines:
+        # Long enough for every rank to be back at its first buffer, if it did not wait.
+        engine.loading_s = 0.05
     pushes = [("dense", 1), ("moe", 2), ("dense", 3)]
     jobs = [
         {"endpoints": engines[:1], "pushes": pushes},

@@ -5,6 +5,36 @@ from __future__ import annotations
 import subprocess
 import sys
 
+RECEIVING = """
+from types import SimpleNamespace
+import torch
+from vime_core.testing.devices import FakeMemory, allocations
+from vime_vllm.sync.bucket import Bucket
+from vime_vllm.sync.device_buffer import DeviceBuffer
+from vime_vllm.sync.wire import device_update_json
+
+node = f"vime-fake-{os.getpid()}"
+memory = FakeMemory(node, ["GPU-7"])
+bucket = Bucket(DeviceBuffer(memory), 1000)
+bucket.add("w", torch.tensor([1.0, 2.0, 3.0]))
+Factory._registry["vime_ipc"]().memory = lambda ordinal: FakeMemory(node, ["GPU-6", "GPU-7"], 1)
+loaded = []
+receiver = Factory.create_engine(
+    SimpleNamespace(backend="vime_ipc"),
+    SimpleNamespace(model_config=None, parallel_config=None),
+    torch.device("cpu"),
+    SimpleNamespace(load_weights=loaded.extend),
+)
+receiver.init_transfer_engine(receiver.parse_init_info({"devices": ["GPU-5", "GPU-7"]}))
+update = device_update_json(0, {"GPU-7": bucket.segment.handle()}, bucket.records)
+receiver.receive_weights(receiver.parse_update_info(update))
+receiver.shutdown()
+bucket.segment.close()
+memory.collect()
+print("loaded", loaded)
+print("left", allocations(node))
+"""
+"""vLLM's own code parses what the trainer sends, and gives it to the receiver, short of a model."""
 HEAVY = {"torch", "ray", "vllm", "vllm_router", "aiohttp", "transformers"}
 
 
@@ -39,7 +69,7 @@ def test_entries_name_what_can_be_loaded():
 
 
 def test_what_is_changed_in_vllm_still_fits_the_installed_one(model_folder):
-    """One process for both, as importing vLLM takes most of the time.
+    """One process for all, as importing vLLM takes most of the time.
 
     vLLM calls the entry point more than once in some processes, and refuses a second engine of one name.
     `server.fork_cpu_processes` replaces what makes vLLM's CPU platform spawn.
@@ -54,6 +84,7 @@ entry.load()()
 entry.load()()
 print("receivers", *(Factory._registry[name]().__name__ for name in ("shm", transfer_engine("ipc"))))
 
+{RECEIVING}
 from vime_vllm.server import fork_cpu_processes
 from vllm.engine.arg_utils import EngineArgs
 fork_cpu_processes()
@@ -62,4 +93,6 @@ print("method", os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
 """
     printed = _run(program)
     assert "receivers ShmReceiver IpcReceiver" in printed
+    assert "loaded [('w', tensor([1., 2., 3.]))]" in printed
+    assert "left []" in printed
     assert "method fork" in printed
