@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from vime_core.cli.parser import Parser, warn
-from vime_core.config.schema import RewardPoolConfig
+from vime_core.config.compose import compose
 from vime_core.errors import ConfigError, UserError
-from vime_core.plugins.manager import load_plugins
 from vime_core.rewards.audit import audit, read_audit
 from vime_core.rewards.pool import RewardPool, RewardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vime_core.config.schema import RewardConfig
+    from vime_core.config.composed import ComposedConfig
+    from vime_core.config.schema import RewardConfig, RewardPoolConfig
     from vime_core.plugins.entries import RewardEntry
     from vime_core.rewards.audit import AuditReport, AuditRow
 
@@ -36,17 +35,17 @@ MAX_SHOWN_CHARS = 100
 def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     """Print one block for each reward."""
     options = _parse(arguments)
-    plugins = load_plugins()
-    warn(plugins)
-    entries = [cast("RewardEntry", plugins.select("reward", name)) for name in options.reward or ["dapo_math"]]
+    names = options.reward or ["dapo_math"]
+    composed = {name: _compose(name, options) for name in names}
+    warn(composed[names[0]].plugins)
     given = None if options.file is None else read_audit(options.file)
-    pool_config = RewardPoolConfig(workers=options.workers, time_limit_s=options.time_limit)
     is_clean = True
-    for entry in entries:
+    for name, its in composed.items():
+        entry = cast("RewardEntry", its.components[f"rewards.{name}"].entry)
         rows = _corpus(entry) if given is None else given
-        spec = RewardSpec(entry.name, entry.factory, _settings(entry, options.set))
-        with RewardPool([spec], config=pool_config) as pool:
-            report = audit(pool, entry.name, rows)
+        spec = RewardSpec(name, entry.factory, cast("RewardConfig", _instance(its.typed.rewards[name])))
+        with RewardPool([spec], config=cast("RewardPoolConfig", _instance(its.typed.reward_pool))) as pool:
+            report = audit(pool, name, rows)
         _print(report, options.show)
         is_clean = is_clean and not report.failures
     return 0 if is_clean else 1
@@ -66,26 +65,33 @@ def _parse(arguments: Sequence[str]) -> Any:
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="SECONDS", help="for one verdict")
     parser.add_argument("--show", type=int, default=20, metavar="N", help="failing rows to print; -1 for all")
     options = parser.parse_intermixed_args(arguments)
-    if options.workers < 1 or options.workers > 4 * (os.cpu_count() or 1):
+    if options.workers > 4 * (os.cpu_count() or 1):
         raise UserError(f"--workers must be from 1 to {4 * (os.cpu_count() or 1)} here")
-    if not options.time_limit > 0:
-        raise UserError("--time-limit must be above 0")
+    if options.show < -1:
+        raise UserError("--show must be -1, 0 or a number of rows")
+    for setting in options.set:
+        if "=" not in setting:
+            raise UserError(f"--set {setting}: give it as key=value")
     return options
 
 
-def _settings(entry: RewardEntry, overrides: Sequence[str]) -> RewardConfig:
-    """The reward's settings, checked as those of a run are.
+def _compose(name: str, options: Any) -> ComposedConfig:
+    """The configuration of a run with this reward alone: its settings are checked as those of a run are."""
+    return compose(
+        [
+            f"reward=[{name}]",
+            *(f"rewards.{name}.{setting}" for setting in options.set),
+            f"reward_pool.workers={options.workers}",
+            f"reward_pool.time_limit_s={options.time_limit}",
+        ],
+        require_available=False,
+    )
 
-    Raises:
-        ConfigError: names the setting and what is wrong with it.
-    """
+
+def _instance(settings: Any) -> Any:
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(entry.config), OmegaConf.from_dotlist(list(overrides)))
-        return cast("RewardConfig", OmegaConf.to_object(merged))
-    except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"--set does not fit reward {entry.name}: {reason}") from error
-    except ValueError as error:
+        return OmegaConf.to_object(settings)
+    except ValueError as error:  # from the settings' own check
         raise ConfigError(str(error).splitlines()[0]) from error
 
 
@@ -110,7 +116,7 @@ def _print(report: AuditReport, most: int) -> None:
     for failure in report.failures[: most if most >= 0 else None]:
         row, verdict = failure.row, failure.verdict
         print(
-            f"  {failure.what}: row {row.id} [{row.kind}] expected {row.ground_truth[:40]!r}, "
+            f"  {failure.what}: row {row.id}{f' [{row.kind}]' if row.kind else ''} expected {row.ground_truth[:40]!r}, "
             f"extracted {(verdict.extracted or '')[:40]!r} ({verdict.status}"
             f"{': ' + verdict.detail[:120] if verdict.detail else ''})"
         )

@@ -129,13 +129,16 @@ def read_audit(path: Path) -> list[AuditRow]:
     """The rows of an audit file.
 
     Raises:
-        DataError: names file, line and what is wrong with it.
+        DataError: names file, line and what is wrong with it, also when there is no row.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            return [_row(line, f"{path}, line {number}") for number, line in enumerate(file, 1) if line.strip()]
+        with path.open(encoding="utf-8-sig") as file:
+            rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(file, 1) if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}; give a file of JSON lines") from error
+    if not rows:
+        raise DataError(f"{path} has no rows; give a file of JSON lines")
+    return rows
 
 
 def audit(pool: RewardPool, name: str, rows: Sequence[AuditRow]) -> AuditReport:

@@ -255,6 +255,26 @@ def test_a_ground_truth_that_is_no_integer_is_the_datas_fault(ground_truth):
     assert "is not an integer" in verdict.detail
 
 
+@pytest.mark.parametrize("ground_truth", [34, "34", "34.0"])
+def test_a_ground_truth_may_be_a_number(ground_truth):
+    assert verify("Answer: 34", ground_truth).status == "correct"
+    assert verify("Answer: 35", ground_truth).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("response", "ground_truth", "detail"),
+    [
+        ("Answer: 34", None, "ground truth 'None' is not an integer"),
+        ("Answer: 34", 34.0, "ground truth '34.0' is not an integer"),
+        ("Answer: 1", True, "ground truth 'True' is not an integer"),
+        (None, "34", "the response is NoneType, not text"),
+        (b"Answer: 34", "34", "the response is bytes, not text"),
+    ],
+)
+def test_what_is_no_text_is_an_error_and_raises_nothing(response, ground_truth, detail):
+    assert verify(response, ground_truth) == Verdict(0.0, "error", None, detail)
+
+
 def test_wrong_score_is_for_wrong_and_unparseable_only():
     scores = [verify(text, "34", wrong_score=-1.0).score for text in ("Answer: 34", "Answer: 35", "no")]
     assert scores == [1.0, -1.0, -1.0]
