@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from vime_core.errors import RunFolderError
 from vime_core.report.charts import CHARTS, describe
 from vime_core.report.curves import MIN_STEPS, curves
 from vime_core.report.embed import embedded, html_text
-from vime_core.report.page import curves_note, render_report, samples_note
+from vime_core.report.page import _asset, curves_note, render_report, samples_note
 from vime_core.report.samples import FIELDS, MAX_RESPONSE, collect_samples
 from vime_core.run.folder import RunFolder
 from vime_core.run.metrics import METRICS, MetricsWriter, meaning
@@ -233,6 +234,7 @@ def test_a_run_that_is_still_going(started_run, blocks_of, group_of):
     writer = MetricsWriter(started_run.metrics_file)
     writer.write(1, {"train/loss": 0.5})
     writer.close()
+    assert "is incomplete" not in render_report(started_run)
     with started_run.metrics_file.open("a") as file:
         file.write('{"step": 2, "train/lo')
     started_run.write_rollouts(1, [group_of(1, 1, np.random.default_rng(0))], {})
@@ -240,6 +242,7 @@ def test_a_run_that_is_still_going(started_run, blocks_of, group_of):
     page = render_report(started_run)
     assert blocks_of(page)["metrics"]["train/loss"]["values"] == [0.5]
     assert re.search(r"not done: 1 of 60 steps, the last one written 20\d\d-", page)
+    assert "The last line of metrics.jsonl is incomplete and left out" in page
     assert "cannot be read" not in page
 
 
@@ -253,7 +256,7 @@ def test_rollouts_that_cannot_be_read_are_named(started_run, group_of):
 
 
 def test_a_broken_line_of_metrics_is_told(started_run):
-    started_run.metrics_file.write_text("{\n")
+    started_run.metrics_file.write_text('{\n{"step": 2}\n')
     with pytest.raises(RunFolderError, match="line 1: no record of metrics"):
         render_report(started_run)
 
@@ -287,6 +290,19 @@ def test_every_metric_of_a_run_has_its_meaning(finished_run, blocks_of):
     assert meaning("acme/other") == ""
 
 
+LOOKS_OTHER = 0.12
+"""Distance in OKLab from which on two areas are told apart at a glance."""
+
+
+def oklab(tone):
+    """Coordinates of a colour RRGGBB, as in https://bottosson.github.io/posts/oklab/ (public domain)."""
+    values = np.array([int(tone[at : at + 2], 16) / 255 for at in (0, 2, 4)])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    cones = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]) @ linear
+    axes = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.array(axes) @ np.cbrt(cones)
+
+
 def test_the_charts_show_what_was_promised(finished_run, blocks_of):
     charts = {chart["title"]: chart for chart in blocks_of(render_report(finished_run))["charts"]}
     in_charts = {series["key"] for chart in charts.values() for series in chart["series"]}
@@ -306,3 +322,15 @@ def test_stages_and_evaluations_that_are_new_are_shown_too():
     described = describe(CHARTS, ["perf/step_time_s", "perf/acme_time_s", "eval/x/y/accuracy"])
     labels = {chart["title"]: [series["label"] for series in chart["series"]] for chart in described}
     assert labels == {"Held-out accuracy": ["x/y"], "Time of a step": ["acme"]}
+
+
+def test_the_parts_of_a_step_have_labels_and_colours_of_their_own():
+    [times] = describe(CHARTS, [name for name in METRICS if name.startswith("perf/") and name.endswith("_time_s")])
+    labels = [series["label"] for series in times["series"]]
+    script, style = _asset("charts.js"), _asset("report.css")
+    [rest] = re.findall(r'label: "(.+?)", about: "The rest of the step', script)
+    assert len({*labels, rest}) == len(labels) + 1
+    for scheme in style.split("@media (prefers-color-scheme: dark)"):
+        tones = [oklab(tone) for tone in re.findall(r"--(?:c\d+|rest): #(\w{6});", scheme)]
+        assert len(tones) == int(re.search(r"TONES = (\d+)", script)[1]) + 1 > len(labels)
+        assert min(math.dist(*pair) for pair in itertools.combinations(tones, 2)) > LOOKS_OTHER

@@ -1,8 +1,11 @@
 """Recorded groups in place of generated ones, and the run folder that they come from."""
 
 import asyncio
+import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vime_core.config.schema import RolloutConfig
@@ -137,6 +140,34 @@ def test_all_steps_must_be_there(folder):
     Replay(config(folder.path), 3)
     with pytest.raises(RunFolderError, match=r"the rollouts of 3 steps and train\.steps=4 .*; set train\.steps=3"):
         Replay(config(folder.path), 4)
-    folder.rollout_file(1).unlink()
+    folder.rollout_file(2).unlink()
+    with pytest.raises(RunFolderError, match=r"step_000002\.parquet is missing, and later steps are there"):
+        Replay(config(folder.path), 3)
+    for step in (1, 3):
+        folder.rollout_file(step).unlink()
     with pytest.raises(RunFolderError, match="holds no rollouts of step 1"):
         Replay(config(folder.path), 3)
+
+
+def prompts_file(file):
+    pq.write_table(pa.table({"prompt": ["2 + 3 ="], "label": ["5"]}), file)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda file: file.write_bytes(b""), "cannot read rollouts .*step_000002.parquet: .*0 bytes"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-9]), "cannot read rollouts .*step_000002.parquet: "),
+        (prompts_file, "step_000002.parquet holds no rollouts of a run: it lacks the column prompt_id"),
+        (
+            lambda file: shutil.copy(file.with_name("step_000003.parquet"), file),
+            "2.parquet holds the rollouts of step 3",
+        ),
+    ],
+    ids=["empty", "cut", "prompts", "step"],
+)
+def test_another_file_in_the_place_of_a_step_is_refused_at_once(folder, spoil, message):
+    spoil(folder.rollout_file(2))
+    with pytest.raises(RunFolderError, match=message):
+        Replay(config(folder.path), 3)
+    Replay(config(folder.path), 1)

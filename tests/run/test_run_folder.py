@@ -56,6 +56,14 @@ def test_a_root_that_is_a_file(tmp_path):
         RunFolder.create(RunConfig(root=str(tmp_path / "file")))
 
 
+def test_a_root_that_holds_no_new_folders_is_found_without_one(tmp_path):
+    for root in ("/proc/x", "/proc"):
+        with pytest.raises(RunFolderError, match="/proc cannot be written to; run folders need a writable one"):
+            RunFolder.check_new(RunConfig(root=root))
+    RunFolder.check_new(RunConfig(root=str(tmp_path / "new" / "root")))
+    assert not list(tmp_path.iterdir())
+
+
 def test_config_round_trip(folder):
     tree = {
         "train": {"lr": 1e-06, "steps": 100, "threads": None, "clip": 1.0},

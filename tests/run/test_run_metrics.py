@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vime_core.errors import RunFolderError
-from vime_core.run.metrics import METRICS, MetricsWriter, read_metrics, truncate_after
+from vime_core.run.metrics import METRICS, MetricsWriter, is_torn, read_metrics, truncate_after
 
 PROMISED = """
 step rollout/raw_reward rollout/response_len_mean rollout/response_len_max rollout/truncated_ratio
@@ -71,10 +71,12 @@ def test_truncate_after(written, step):
     assert written.read_text() == "".join(lines[: step + 1])
 
 
-@pytest.mark.parametrize("torn", ['{"step": 5, "train', '{"step": 5}', "\x00\x00"])
+@pytest.mark.parametrize("torn", ['{"step": 5, "train', '{"step": 5}', "\x00\x00", '{"step": 5, "train\n'])
 def test_a_torn_last_line_is_dropped(written, torn):
     whole = written.read_text()
+    assert not is_torn(written)
     written.write_text(whole + torn)
+    assert is_torn(written)
     assert [record["step"] for record in read_metrics(written)] == [0, 1, 2, 3, 4]
     writer = MetricsWriter(written)
     writer.write(5, {})

@@ -47,7 +47,6 @@ STAGES = (
     "probe",
     "observe",
     "report",
-    "other",
 )
 """Stages of a step in their usual order; others follow."""
 
@@ -69,7 +68,8 @@ CHARTS = (
     Chart(
         "Time of a step",
         "seconds",
-        {f"perf/{stage}_time_s": stage for stage in STAGES} | {"perf/<name>_time_s": PLACEHOLDER},
+        {f"perf/{stage}_time_s": stage for stage in STAGES}
+        | {"perf/other_time_s": "the loop itself", "perf/<name>_time_s": PLACEHOLDER},
         stacked=True,
         total="perf/step_time_s",
     ),

@@ -15,7 +15,7 @@ from vime_core.report.curves import curves
 from vime_core.report.embed import embedded, html_text
 from vime_core.report.facts import gather_facts
 from vime_core.report.samples import FIELDS, collect_samples
-from vime_core.run.metrics import meaning, read_metrics
+from vime_core.run.metrics import is_torn, meaning, read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,13 +32,15 @@ SCRIPTS = ("format.js", "scales.js", "charts.js", "samples.js")
 def render_report(run: RunFolder) -> str:
     """The report of a run as one HTML page.
 
-    Metrics that are being written, or were cut off by a crash, are left out; rollouts that cannot be read are named
-    on the page.
+    Metrics that are being written, or were cut off by a crash, are left out, which the page says; rollouts that
+    cannot be read are named there.
 
     Raises:
         RunFolderError: when config.yaml or metrics.jsonl cannot be read.
     """
-    records = read_metrics(run.metrics_file) if run.metrics_file.exists() else []
+    there = run.metrics_file.exists()
+    torn = there and is_torn(run.metrics_file)
+    records = read_metrics(run.metrics_file) if there else []
     facts = gather_facts(run, records[-1]["step"] if records else None)
     shown, samples = curves(records), collect_samples(run.rollouts)
     script = "\n".join(_asset(name) for name in SCRIPTS)
@@ -55,7 +57,7 @@ def render_report(run: RunFolder) -> str:
         versions=_versions(facts),
         config=html_text(facts.config),
         log=_log(facts),
-        curves_note=html_text(curves_note(shown)),
+        curves_note=html_text(curves_note(shown, torn=torn)),
         samples_note=html_text(samples_note(samples)),
         unreadable=_unreadable(samples),
         metrics=embedded(_metrics(shown)),
@@ -65,14 +67,14 @@ def render_report(run: RunFolder) -> str:
     )
 
 
-def curves_note(shown: Curves) -> str:
-    """What the curves leave out, in a sentence; empty when nothing."""
-    if shown.shown_steps == shown.recorded_steps:
-        return ""
-    return (
+def curves_note(shown: Curves, *, torn: bool = False) -> str:
+    """What the curves leave out, in sentences; empty when nothing. `torn`: the last line of the metrics."""
+    thinned = (
         f"The curves show {shown.shown_steps:,} of {shown.recorded_steps:,} steps, at equal distances; metrics.jsonl "
         "holds all."
     )
+    cut = "The last line of metrics.jsonl is incomplete and left out: it was being written, or the run died then."
+    return " ".join([thinned] * (shown.shown_steps != shown.recorded_steps) + [cut] * torn)
 
 
 def samples_note(samples: Samples) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from vime_core.errors import ConfigError, RunFolderError
-from vime_core.run.atomic import is_partial, write_text
+from vime_core.run.atomic import PARTIAL, is_partial, write_text
 from vime_core.run.metrics import truncate_after
 from vime_core.run.origin import check_format
 from vime_core.run.rollouts import write_rollouts
@@ -169,7 +170,7 @@ class RunFolder:
         self, step: int, groups: Sequence[Group], advantages: Mapping[tuple[str, int], Float64Array]
     ) -> None:
         """Write every sample of a step, see `vime_core.run.rollouts.write_rollouts`."""
-        write_rollouts(self.rollout_file(step), groups, advantages)
+        write_rollouts(self.rollout_file(step), groups, advantages, step)
 
     def cut_after(self, step: int) -> None:
         """Remove metrics and rollouts of all later steps; -1 removes all."""
@@ -222,7 +223,7 @@ class RunFolder:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a folder is there and can be written to, or that it can be made; makes nothing.
+    """Check that a folder is there and can be written to, or that it can be made, with a folder that goes at once.
 
     Raises:
         RunFolderError: names the folder that is in the way.
@@ -230,8 +231,10 @@ def check_writable(path: Path) -> None:
     there = next(folder for folder in (path.resolve(), *path.resolve().parents) if folder.exists())
     if not there.is_dir():
         raise RunFolderError(f"{path} cannot be a folder: {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise RunFolderError(f"{there} cannot be written to; run folders need a writable one")
+    try:
+        Path(tempfile.mkdtemp(prefix=".vime", suffix=PARTIAL, dir=there)).rmdir()
+    except OSError as error:  # permissions alone do not tell: root may do all, and /proc holds no new folders
+        raise RunFolderError(f"{there} cannot be written to; run folders need a writable one") from error
 
 
 def _check_name(name: str) -> None:

@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import RunFolderError
@@ -143,7 +144,7 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete records; nan where a value was not finite. A torn last line is left out.
+    """All complete records; nan where a value was not finite. A torn last line is left out, see `is_torn`.
 
     Raises:
         RunFolderError: for a line that is no record of metrics.
@@ -151,6 +152,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [
         {key: math.nan if value is None else value for key, value in record.items()} for _, record in _records(path)
     ]
+
+
+def is_torn(path: Path) -> bool:
+    """Whether the last line is no whole record: it is being written, or the process died while it wrote."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        last = deque(file, maxlen=1)
+    return any(_record(line) is None for line in last)
 
 
 def truncate_after(path: Path, step: int | None) -> None:
@@ -166,19 +174,25 @@ def truncate_after(path: Path, step: int | None) -> None:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(line, record) of each complete line."""
+    """(line, record) of each complete line; only the last one may be torn."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith("\n"):  # torn: the process died while it wrote
-                return
-            try:
-                record = json.loads(line)
-                operator.index(record["step"])
-            except (ValueError, TypeError, KeyError) as error:
-                raise RunFolderError(
-                    f"{path}, line {number}: no record of metrics; mend or delete that line"
-                ) from error
+            record = _record(line)
+            if record is None:
+                if next(file, None) is None:
+                    return
+                raise RunFolderError(f"{path}, line {number}: no record of metrics; mend or delete that line")
             yield line, record
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """None for a line that is no whole record."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+        operator.index(record["step"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return record if line.endswith("\n") else None
 
 
 def _plain(value: Any) -> float | int | None:

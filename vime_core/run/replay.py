@@ -9,7 +9,7 @@ import xxhash
 
 from vime_core.errors import ConfigError, RunFolderError
 from vime_core.run.folder import RunFolder
-from vime_core.run.rollouts import read_rollouts
+from vime_core.run.rollouts import check_rollouts, read_rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Replay:
         steps: the last step that will be asked for.
 
     Raises:
-        RunFolderError: when there is no such run, or it lacks a step.
+        RunFolderError: when there is no such run, it lacks a step, or has another file in its place.
         ConfigError: when it was recorded with other settings.
     """
 
@@ -93,13 +93,22 @@ class Replay:
 
     def _check_steps(self, steps: int) -> None:
         missing = next((n for n in range(1, steps + 1) if not self._folder.rollout_file(n).is_file()), None)
-        if missing == 1:
-            raise RunFolderError(f"{self._folder.rollouts} holds no rollouts of step 1: record them anew")
         if missing is not None:
-            raise RunFolderError(
-                f"{self._folder.rollouts} holds the rollouts of {missing - 1} steps and train.steps={steps} asks for "
-                f"more; set train.steps={missing - 1}"
-            )
+            raise self._lacks(missing, steps)
+        for step in range(1, steps + 1):
+            check_rollouts(self._folder.rollout_file(step), step)
+
+    def _lacks(self, step: int, steps: int) -> RunFolderError:
+        """What to tell of the first step that is not there."""
+        file = self._folder.rollout_file(step)
+        if any(other > file for other in self._folder.rollouts.glob("step_*.parquet")):
+            return RunFolderError(f"{file} is missing, and later steps are there: restore it, or record them anew")
+        if step == 1:
+            return RunFolderError(f"{self._folder.rollouts} holds no rollouts of step 1: record them anew")
+        return RunFolderError(
+            f"{self._folder.rollouts} holds the rollouts of {step - 1} steps and train.steps={steps} asks for "
+            f"more; set train.steps={step - 1}"
+        )
 
 
 def _checksum(file: Path) -> str:

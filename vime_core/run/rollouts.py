@@ -47,19 +47,30 @@ SCHEMA = pa.schema(
 """Columns of the file. `prompt_token_ids` are the prompt's, `prompt_ids` what the sample was generated from."""
 
 
-def write_rollouts(path: Path, groups: Iterable[Group], advantages: Mapping[tuple[str, int], Float64Array]) -> None:
+STEP = b"vime.step"
+"""Key of the file's metadata: the step that the samples are of."""
+
+
+def write_rollouts(
+    path: Path,
+    groups: Iterable[Group],
+    advantages: Mapping[tuple[str, int], Float64Array],
+    step: int | None = None,
+) -> None:
     """Write all samples of `groups`, whole or not at all.
 
     Args:
         path: The parquet file.
         groups: Those without samples leave no trace.
         advantages: [R] by sample key (group id, index), for the samples that are trained on.
+        step: That they are of; None leaves it out.
 
     Raises:
         DataError: when metadata are not plain JSON values.
     """
     rows = [_row(group.prompt, sample, advantages.get(sample.key)) for group in groups for sample in group.samples]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    schema = SCHEMA if step is None else SCHEMA.with_metadata({STEP: str(step)})
+    table = pa.Table.from_pylist(rows, schema=schema)
     with write_aside(path) as partial:
         pq.write_table(table, partial, compression="zstd")
 
@@ -73,12 +84,34 @@ def read_rollouts(path: Path) -> list[Group]:
     try:
         rows = pq.read_table(path, schema=SCHEMA).to_pylist()
     except (OSError, pa.ArrowException) as error:
-        raise RunFolderError(f"cannot read rollouts {path}: {str(error).splitlines()[0]}") from error
+        raise _unreadable(path, error) from error
     groups: dict[str, Group] = {}
     for row in rows:
         group = groups.setdefault(row["group_id"], Group(row["group_id"], _prompt(row), []))
         group.samples.append(_sample(row))
     return list(groups.values())
+
+
+def check_rollouts(path: Path, step: int) -> None:
+    """Check that `write_rollouts` wrote a file, for this step where it tells; reads the end of the file only.
+
+    Raises:
+        RunFolderError: when the file cannot be read, or is another one.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from error
+    lacking = [name for name in SCHEMA.names if name not in schema.names]
+    if lacking:
+        raise RunFolderError(f"{path} holds no rollouts of a run: it lacks the column {lacking[0]}; restore the file")
+    written = (schema.metadata or {}).get(STEP, str(step).encode()).decode()
+    if written != str(step):
+        raise RunFolderError(f"{path} holds the rollouts of step {written}: restore the file")
+
+
+def _unreadable(path: Path, error: Exception) -> RunFolderError:
+    return RunFolderError(f"cannot read rollouts {path}: {str(error).splitlines()[0]}")
 
 
 def _row(prompt: Prompt, sample: Sample, advantages: Float64Array | None) -> dict[str, Any]:

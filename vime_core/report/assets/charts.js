@@ -1,5 +1,5 @@
 const METRICS = data("metrics");
-const TONES = 10;
+const TONES = 18;
 const HEIGHT = 230;
 const MARGIN = { top: 8, right: 12, bottom: 26, left: 58 };
 const FEW_POINTS = 40;
@@ -28,7 +28,7 @@ function rest(chart, series) {
   const { steps, values } = METRICS[chart.total];
   const sum = (step) => series.reduce((total, one) => total + (one.points.get(step) || 0), 0);
   const points = new Map(steps.map((step, row) => [step, Math.max(values[row] - sum(step), 0)]));
-  return { key: chart.total, label: "other", about: "The rest of the step.", tone: "rest", points };
+  return { key: chart.total, label: "not measured", about: "The rest of the step.", tone: "rest", points };
 }
 
 /** One chart in its frame: heading, legend, drawing, numbers on request. */
