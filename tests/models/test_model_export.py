@@ -67,24 +67,27 @@ def test_one_file_needs_no_index_and_companions_travel(source, tmp_path):
         assert (target / name).read_bytes() == (source.path / name).read_bytes()
 
 
-def test_each_tensor_is_copied_before_the_next_is_taken(source, tmp_path):
+@pytest.mark.parametrize("max_shard_bytes", [10**9, 600, 1])
+def test_each_tensor_is_kept_before_the_next_is_taken(source, tmp_path, max_shard_bytes):
     def reused_buffers():
         for name, tensor in source.tensors.items():
             buffer = tensor.clone()
             yield name, buffer
             buffer.fill_(float("nan"))
 
-    export_model(tmp_path / "exported", source.model, reused_buffers())
+    export_model(tmp_path / "exported", source.model, reused_buffers(), max_shard_bytes=max_shard_bytes)
     for name, tensor in SafetensorsFolder(tmp_path / "exported").load(source.tensors):
         assert torch.equal(tensor, source.tensors[name])
 
 
-def test_strided_and_differentiable_tensors_are_written_whole(source, tmp_path):
+@pytest.mark.parametrize("max_shard_bytes", [10**9, 1])
+def test_strided_and_differentiable_tensors_are_written_whole(source, tmp_path, max_shard_bytes):
     def views():
         for name, tensor in source.tensors.items():
-            yield name, (tensor.t().contiguous().t() if tensor.dim() == 2 else tensor).requires_grad_()
+            strided = tensor.t().contiguous().t() if tensor.dim() == 2 else torch.cat([tensor, tensor])[len(tensor) :]
+            yield name, strided.requires_grad_()
 
-    export_model(tmp_path / "exported", source.model, views())
+    export_model(tmp_path / "exported", source.model, views(), max_shard_bytes=max_shard_bytes)
     for name, tensor in SafetensorsFolder(tmp_path / "exported").load(source.tensors):
         assert torch.equal(tensor, source.tensors[name])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vime_core.errors import PluginError, RunFolderError
+from vime_core.loop.heap import return_freed_memory
 from vime_core.models.checkpoint import DTYPE_BYTES
 from vime_core.models.export import export_model
 from vime_core.models.hf import inspect_model
@@ -86,6 +87,7 @@ def run_conversion(conversion: Conversion, progress: Callable[[int], None]) -> N
         RunFolderError: when the checkpoint is damaged or of another model.
         ModelError: when a folder cannot be written.
     """
+    return_freed_memory()
     output = conversion.output
     if conversion.checkpoint is not None:
         tensors = conversion.converter.read(conversion.checkpoint, progress)

@@ -48,8 +48,8 @@ def export_model(
     Args:
         folder: New folder; its parent is made.
         source: Model that the weights descend from; gives configuration and tokenizer.
-        tensors: Every tensor of the source's tensor map once, in any order and on any device; each is copied before
-            the next one is taken, and at most one shard is held in memory.
+        tensors: Every tensor of the source's tensor map once, in any order and on any device; each is copied or
+            written before the next one is taken, and at most one shard is held in memory.
         max_shard_bytes: A file gets no further tensor that would make it larger.
 
     Raises:
@@ -90,7 +90,7 @@ class _ShardWriter:
         self._dtypes: set[str] = set()
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Take a copy of one tensor; writes a file when the shard is full."""
+        """Take a copy of one tensor; writes a file when the shard is full, and a larger tensor at once."""
         shape = self._wanted.get(name)
         if shape is None or name in self._written:
             problem = "is exported twice" if name in self._written else "is not in the model's tensor map"
@@ -100,17 +100,21 @@ class _ShardWriter:
         size = tensor.numel() * tensor.element_size()
         if self._shard and self._shard_bytes + size > self._max_shard_bytes:
             self._flush()
-        self._shard[name] = tensor.detach().to("cpu", copy=True).contiguous()
+        alone = size > self._max_shard_bytes
+        self._shard[name] = tensor.detach().to("cpu", copy=not alone).contiguous()
         self._shard_bytes += size
         self._written.add(name)
         self._dtypes.add(str(tensor.dtype).removeprefix("torch."))
+        if alone:
+            self._flush()
 
     def finish(self) -> set[str]:
         """Write what is left, give the files their final names; returns the dtypes seen."""
         missing = [name for name in self._wanted if name not in self._written]
         if missing:
             raise ModelError(f"export: {len(missing)} tensors are missing, first {missing[0]}")
-        self._flush()
+        if self._shard:
+            self._flush()
         if len(self._shards) == 1:
             self._part(0).rename(self._folder / SINGLE_FILE)
             return self._dtypes

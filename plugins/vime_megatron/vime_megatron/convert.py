@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import torch
 from torch import distributed
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._shard._utils import narrow_tensor_by_index
-from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, FileSystemWriter, LoadPlan, ReadItem
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint import save as save_distributed
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.utils import _create_file_view
 
 from vime_core.errors import ModelError, RunFolderError
 from vime_core.models.stacked import open_weights
@@ -28,6 +31,8 @@ from vime_megatron.weights import WeightMap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from torch.distributed.checkpoint.metadata import MetadataIndex
 
     from vime_core.models.hf import LocalModel
 
@@ -80,7 +85,8 @@ class MegatronConverter:
                 regions = _Regions(folder)
             for item, weight in skeleton.weights.held():
                 with _told(folder):
-                    regions.read(_pieces(state[skeleton.names[id(weight)]]))
+                    for piece in _pieces(state[skeleton.names[id(weight)]]):
+                        regions.read(piece)
                 yield from zip(item.hf_names, split(item.rule, weight.detach(), geometry), strict=True)
                 progress(weight.nbytes)
                 weight.untyped_storage().resize_(0)
@@ -186,40 +192,55 @@ class _StreamedSave(checkpoint.InProcessSave):
         )
 
 
-class _Regions(DefaultLoadPlanner):
-    """Reads regions of a checkpoint's tensors into tensors of this process."""
+class _Regions:
+    """Reads regions of a checkpoint's tensors into tensors of this process.
+
+    torch's own reader loads a stored tensor whole before it copies what is asked for. Here files are mapped, so that
+    a tensor takes memory once.
+    """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._reader = FileSystemReader(folder)
-        self._stored = self._reader.read_metadata()
-        self._reader.set_up_storage_reader(self._stored, is_coordinator=True)
-        self._targets: dict[tuple[str, torch.Size], torch.Tensor] = {}
+        self._folder = folder
+        self._stored = FileSystemReader(folder).read_metadata()
+        self._files: dict[str, mmap.mmap] = {}
 
-    def read(self, pieces: list[mcore.ShardedTensor]) -> None:
-        """Fill the pieces.
+    def read(self, piece: mcore.ShardedTensor) -> None:
+        """Fill a piece from all that ranks wrote of it.
 
         Raises:
-            ValueError: when a tensor is of another shape in the checkpoint.
+            ValueError: when the tensor is of another shape in the checkpoint, or not whole there.
         """
-        items = [item for piece in pieces for item in self._items(piece)]
-        self._reader.read_data(LoadPlan(items), self).wait()
-        self._targets.clear()
-
-    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        """Where a part of a piece goes."""
-        place = read_item.dest_index
-        target = self._targets[place.fqn, torch.Size(place.offset or ())]
-        return narrow_tensor_by_index(target, read_item.dest_offsets, read_item.lengths)
-
-    def _items(self, piece: mcore.ShardedTensor) -> list[ReadItem]:
         stored = self._stored.state_dict_metadata[piece.key]
         if not isinstance(stored, TensorStorageMetadata) or tuple(stored.size) != tuple(piece.global_shape):
             raise ValueError(f"{piece.key} has another shape than {list(piece.global_shape)}")
         sizes = torch.Size((1,) * piece.prepend_axis_num + tuple(piece.local_shape))
-        offsets = torch.Size(piece.global_offset)
-        self._targets[piece.key, offsets] = piece.data.detach().view(sizes)
-        return create_read_items_for_chunk_list(piece.key, stored, [ChunkStorageMetadata(offsets, sizes)])
+        target = piece.data.detach().view(sizes)
+        region = ChunkStorageMetadata(torch.Size(piece.global_offset), sizes)
+        items = create_read_items_for_chunk_list(piece.key, stored, [region])
+        if sum(item.lengths.numel() for item in items) != target.numel():
+            raise ValueError(f"{piece.key} is not whole")
+        for item in items:
+            part = narrow_tensor_by_index(self._mapped(item.storage_index), item.storage_offsets, item.lengths)
+            narrow_tensor_by_index(target, item.dest_offsets, item.lengths).copy_(part)
+
+    def _mapped(self, index: MetadataIndex) -> torch.Tensor:
+        """A stored tensor in the memory of its file, which the system takes back as it likes."""
+        info = self._stored.storage_data[index]
+        if info.relative_path not in self._files:
+            with (self._folder / info.relative_path).open("rb") as stream:
+                # A private map: torch takes no read-only one without a warning.
+                self._files[info.relative_path] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        with (self._folder / info.relative_path).open("rb") as stream, FakeTensorMode():
+            place = cast("IO[bytes]", _create_file_view(stream, info.offset, info.length))
+            told = torch.load(place, weights_only=True)
+        storage = told.untyped_storage()
+        values = torch.frombuffer(
+            self._files[info.relative_path],
+            dtype=told.dtype,
+            count=storage.nbytes() // told.itemsize,
+            offset=info.offset + storage._checkpoint_offset,
+        )
+        return values.as_strided(told.shape, told.stride(), told.storage_offset())
 
 
 def _pieces(entry: mcore.ShardedTensor | mcore.ShardedTensorFactory) -> list[mcore.ShardedTensor]:
