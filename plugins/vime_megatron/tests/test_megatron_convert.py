@@ -13,9 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from vime_core.cli import main
+from vime_core.data.batching import build_update
+from vime_core.errors import RunFolderError
 from vime_core.loop.convert import MAX_SHARD_BYTES
 from vime_core.models.stacked import open_weights
 from vime_core.models.tensors import tensor_shapes
+from vime_grpo.config import GRPOConfig
+from vime_grpo.grpo import GRPO
 from vime_qwen3.qwen3 import Qwen3
 from vime_qwen3.qwen3_moe import Qwen3Moe
 
@@ -137,6 +141,58 @@ def test_a_trainer_reads_what_was_converted(model: Any, start: Callable[..., Any
     loaded = mcore.dist_checkpointing.load(policy.sharded_state_dict(), str(tmp_path / "checkpoint"))
     policy.load_state_dict(loaded)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in policy.named_parameters())
+
+
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "dense TP2+SP": ({"vocab_size": 131}, {"tensor_parallel": 2}),
+    "dense PP2 tied": ({"vocab_size": 131, "tie_word_embeddings": True}, {"pipeline_parallel": 2}),
+    "moe TP2xEP2": ({"family": "qwen3_moe", "vocab_size": 131}, {"tensor_parallel": 2, "expert_parallel": 2}),
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(300)
+def test_what_several_ranks_wrote_is_read(
+    make_model: Callable[..., Any],
+    make_context: Callable[..., Any],
+    samples: list[Any],
+    ranks_program: Any,
+    tmp_path: Path,
+) -> None:
+    """Trained float32 weights of two ranks, bit for bit; padding of the vocabulary is left out, as is the optimizer."""
+    from vime_megatron.convert import MegatronConverter
+
+    algorithm = GRPO(GRPOConfig())
+    job: dict[str, Any] = {}
+    counted: list[int] = []
+    (batch,) = build_update(samples, algorithm, max_tokens=24, ranks=1) or []
+    for name, (changes, settings) in LAYOUTS.items():
+        calls = [("update", batch, algorithm), ("save", tmp_path / name), ("weights",)]
+        job[name] = [(make_context(make_model(**changes), world_size=2, **settings), calls)]
+    saved = ranks_program.run_ranks(tmp_path, job, 2, deadline_s=DEADLINE_S)[0]
+    for name, (changes, _) in LAYOUTS.items():
+        converter = MegatronConverter(make_model(**changes))
+        counted.clear()
+        found = {key: tensor.clone() for key, tensor in converter.read(tmp_path / name / "model", counted.append)}
+        (results,) = saved[name]
+        assert found.keys() == results[-1].keys()
+        assert all(torch.equal(found[key], tensor) for key, tensor in results[-1].items()), name
+        assert sum(counted) == sum(tensor.nbytes for tensor in found.values())
+    smaller = MegatronConverter(make_model(vocab_size=128))
+    with pytest.raises(RunFolderError, match=r"rows 128 to 132, past the vocabulary"):
+        list(smaller.read(tmp_path / "dense TP2+SP" / "model", lambda _: None))
+
+
+def test_a_checkpoint_keeps_its_dtype(model: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    """Whatever that of the model folder is."""
+    start(model, dtype="bfloat16").save(tmp_path / "saved")
+    shutil.copytree(model.path, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    done = convert(tmp_path / "saved" / "model", tmp_path / "back", "--model", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    expected, found = tensors_of(model.path, model), tensors_of(tmp_path / "back", model)
+    assert all(torch.equal(found[name], tensor.bfloat16()) for name, tensor in expected.items())
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_what_is_wrong_is_told_before_anything_is_written(

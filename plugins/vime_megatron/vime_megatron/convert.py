@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._shard._utils import narrow_tensor_by_index
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, ReadItem
 from torch.distributed.checkpoint import save as save_distributed
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
@@ -26,7 +26,7 @@ from vime_megatron.layout import plan_layout
 from vime_megatron.model import build_model
 from vime_megatron.ranks import Ranks
 from vime_megatron.sharding import fuse, split
-from vime_megatron.weights import WeightMap
+from vime_megatron.weights import MEGATRON_NAMES, WeightMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,26 +69,27 @@ class MegatronConverter:
             )
 
     def read(self, folder: Path, progress: Callable[[int], None]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors of a checkpoint in Hugging Face names, layer by layer; valid until the next item.
+        """The tensors of a checkpoint in Hugging Face names and its own dtype, layer by layer; valid until the next.
 
         Args:
-            folder: what `write` or a trainer wrote.
-            progress: gets the bytes of each parameter that is done.
+            folder: what `write` wrote, or the part `model` of what a trainer wrote on any number of ranks.
+            progress: gets the bytes of each parameter that is done, in the dtype of the model folder.
 
         Raises:
             RunFolderError: when the checkpoint is missing, damaged or of another model.
         """
-        geometry = self._model.geometry
-        with _skeleton(self._model, _dtype(self._model)) as skeleton:
+        geometry, counted = self._model.geometry, _dtype(self._model)
+        with _told(folder):
+            regions = _Regions(folder)
+            dtype = regions.dtype
+        with _skeleton(self._model, dtype) as skeleton:
             state = skeleton.policy.sharded_state_dict()
-            with _told(folder):
-                regions = _Regions(folder)
             for item, weight in skeleton.weights.held():
                 with _told(folder):
                     for piece in _pieces(state[skeleton.names[id(weight)]]):
                         regions.read(piece)
                 yield from zip(item.hf_names, split(item.rule, weight.detach(), geometry), strict=True)
-                progress(weight.nbytes)
+                progress(weight.numel() * counted.itemsize)
                 weight.untyped_storage().resize_(0)
 
 
@@ -204,24 +205,48 @@ class _Regions:
         self._stored = FileSystemReader(folder).read_metadata()
         self._files: dict[str, mmap.mmap] = {}
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self._tensor(MEGATRON_NAMES["embedding"]).properties.dtype
+
     def read(self, piece: mcore.ShardedTensor) -> None:
         """Fill a piece from all that ranks wrote of it.
 
         Raises:
-            ValueError: when the tensor is of another shape in the checkpoint, or not whole there.
+            ValueError: when the tensor is of another shape or dtype in the checkpoint, or not whole there.
         """
-        stored = self._stored.state_dict_metadata[piece.key]
-        if not isinstance(stored, TensorStorageMetadata) or tuple(stored.size) != tuple(piece.global_shape):
-            raise ValueError(f"{piece.key} has another shape than {list(piece.global_shape)}")
+        stored, shape = self._tensor(piece.key), tuple(piece.global_shape)
+        rows = stored.size[0] - shape[0]
+        padded = piece.allow_shape_mismatch and rows > 0
+        if (rows and not padded) or tuple(stored.size[1:]) != shape[1:]:
+            raise ValueError(f"{piece.key} has shape {list(stored.size)}, not {list(shape)}")
+        if stored.properties.dtype != piece.dtype:
+            raise ValueError(f"{piece.key} is of {stored.properties.dtype}, not of {piece.dtype} as others")
         sizes = torch.Size((1,) * piece.prepend_axis_num + tuple(piece.local_shape))
         target = piece.data.detach().view(sizes)
-        region = ChunkStorageMetadata(torch.Size(piece.global_offset), sizes)
-        items = create_read_items_for_chunk_list(piece.key, stored, [region])
-        if sum(item.lengths.numel() for item in items) != target.numel():
-            raise ValueError(f"{piece.key} is not whole")
-        for item in items:
-            part = narrow_tensor_by_index(self._mapped(item.storage_index), item.storage_offsets, item.lengths)
+        for item, part in self._parts(piece.key, torch.Size(piece.global_offset), sizes):
             narrow_tensor_by_index(target, item.dest_offsets, item.lengths).copy_(part)
+        if padded:
+            padding = self._parts(piece.key, torch.Size((shape[0], 0)), torch.Size((rows, *shape[1:])))
+            if any(bool(part.any()) for _, part in padding):
+                raise ValueError(
+                    f"{piece.key} has values in rows {shape[0]} to {stored.size[0]}, beyond the vocabulary"
+                )
+
+    def _tensor(self, key: str) -> TensorStorageMetadata:
+        stored = self._stored.state_dict_metadata[key]
+        if not isinstance(stored, TensorStorageMetadata):
+            raise ValueError(f"{key} is no tensor")
+        return stored
+
+    def _parts(self, key: str, offsets: torch.Size, sizes: torch.Size) -> Iterator[tuple[ReadItem, torch.Tensor]]:
+        """What was written of a region, and where in it each part belongs."""
+        items = create_read_items_for_chunk_list(key, self._tensor(key), [ChunkStorageMetadata(offsets, sizes)])
+        if sum(item.lengths.numel() for item in items) != sizes.numel():
+            raise ValueError(f"{key} is not whole")
+        for item in items:
+            yield item, narrow_tensor_by_index(self._mapped(item.storage_index), item.storage_offsets, item.lengths)
 
     def _mapped(self, index: MetadataIndex) -> torch.Tensor:
         """A stored tensor in the memory of its file, which the system takes back as it likes."""
