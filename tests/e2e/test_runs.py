@@ -124,7 +124,10 @@ def test_resume_goes_on_and_ctrl_c_leaves_nothing(world, first_run):
 
 
 def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
-    """SIGKILL of the driver: no process, no shared memory, no port; then the same command goes on, until SIGTERM."""
+    """SIGKILL of the driver: no process, no shared memory, no port; then the same command goes on, until SIGTERM.
+
+    As supervisors send it: to the whole group, of which none but the driver is reached.
+    """
     folder = world.folder / "killed"
     settings = ["rollout.num_engines=1", "checkpoint.every=1", "resume.mode=auto", f"resume.run={folder}"]
     process = world.start(*settings, "train.steps=1000")
@@ -139,20 +142,27 @@ def test_killed_driver_leaves_nothing_and_can_be_resumed(world):
     done = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     again = world.start(*settings, "train.steps=1000")
     tree = wait_for_step(again, folder, done + 1)
-    again.terminate()
+    assert [p.pid for p in tree if os.getpgid(p.pid) == again.pid] == [again.pid]
+    os.killpg(again.pid, signal.SIGTERM)
     output, _ = again.communicate(timeout=180)
     assert again.returncode == 130, output
     assert "SIGTERM received" not in output
     assert "Task was destroyed" not in output
-    assert (
-        (folder / "log.txt")
-        .read_text()
-        .splitlines()[-1]
-        .endswith("the run has ended: interrupted (vime_core.loop.train)")
-    )
+    assert last_event(folder) == "the run has ended: interrupted (vime_core.loop.train)"
     assert_gone(tree)
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, len(steps) + 1))
+
+
+def test_terminated_while_ray_starts_leaves_nothing(world):
+    folder = world.folder / "terminated"
+    process = world.start("rollout.num_engines=1", "train.steps=1000", "resume.mode=auto", f"resume.run={folder}")
+    tree = wait_for_ray(process)
+    os.killpg(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 130, output
+    assert last_event(folder) == "the run has ended: interrupted (vime_core.loop.train)"
+    assert_gone(tree)
 
 
 def test_real_problems_on_two_ranks_in_bfloat16_with_reference_and_several_updates(world):
@@ -192,6 +202,31 @@ def wait_for_step(process, folder, step):
         time.sleep(0.2)
     process.terminate()
     raise AssertionError(f"no step {step}:\n{process.communicate(timeout=120)[0]}")
+
+
+def wait_for_ray(process):
+    """The process tree of the run once Ray is starting its node."""
+    deadline = time.monotonic() + 120
+    root = psutil.Process(process.pid)
+    while time.monotonic() < deadline and process.poll() is None:
+        tree = [root, *root.children(recursive=True)]
+        if any(name_of(child) == "raylet" for child in tree):
+            return tree
+        time.sleep(0.05)
+    process.terminate()
+    raise AssertionError(f"no Ray:\n{process.communicate(timeout=120)[0]}")
+
+
+def name_of(process):
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def last_event(folder):
+    """The last line of the log, without time, level and the driver's name."""
+    return (folder / "log.txt").read_text().splitlines()[-1].partition(" driver: ")[2]
 
 
 def listening(process):

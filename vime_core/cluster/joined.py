@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import signal
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.cluster.calls import first_line
+from vime_core.cluster.ray_signals import caller_handles_sigterm
 from vime_core.errors import ConfigError, PluginError, ResourceError
 
 if TYPE_CHECKING:
@@ -56,17 +56,14 @@ class JoinedRay:
         import ray
 
         check_head(self._address)
-        # Ray's own handler prints a C++ stack trace; what SIGTERM means is the caller's business.
-        on_terminate = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=self._address, log_to_driver=False, logging_level="error")
+            with caller_handles_sigterm():
+                ray.init(address=self._address, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError) as error:
             raise ResourceError(
                 f"cluster.address={self._address} cannot be joined from this machine: {first_line(error)}; run vime on "
                 f"a node of the cluster (ray start --address={self._address})"
             ) from error
-        finally:
-            signal.signal(signal.SIGTERM, on_terminate)
         return self
 
     def __exit__(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 from vime_core.accelerators.network import LOOPBACK_ENVIRONMENT
 from vime_core.cluster import processes
 from vime_core.cluster.keeper import KeeperClient, register_descendants
+from vime_core.cluster.ray_signals import caller_handles_sigterm
+from vime_core.cluster.sessions import forked_children_apart
 from vime_core.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -73,23 +74,24 @@ class RayRuntime:
         self._folder = Path(tempfile.mkdtemp(prefix="vime-ray-"))
         client = KeeperClient(self._keeper)
         client.register_path(self._folder)
-        # Ray's own handler prints a C++ stack trace; what SIGTERM means is the caller's business.
-        on_terminate = signal.getsignal(signal.SIGTERM)
         others = processes.descendants(os.getpid())
-        ray.init(
-            address="local",
-            num_cpus=self._resources["CPU"],
-            num_gpus=self._resources["GPU"],
-            object_store_memory=self._object_store_bytes,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-            _node_ip_address=LOOPBACK,
-            # Ray opens its own folder to everyone; no other user gets past the one around it.
-            _temp_dir=str(self._folder / "ray"),
-        )
-        signal.signal(signal.SIGTERM, on_terminate)
-        register_descendants(client, os.getpid(), but=others)
+        # Supervisors signal a whole process group, and without Ray the driver could not end its run in order.
+        with caller_handles_sigterm(), forked_children_apart():
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=self._resources["CPU"],
+                    num_gpus=self._resources["GPU"],
+                    object_store_memory=self._object_store_bytes,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="error",
+                    _node_ip_address=LOOPBACK,
+                    # Ray opens its own folder to everyone; no other user gets past the one around it.
+                    _temp_dir=str(self._folder / "ray"),
+                )
+            finally:
+                register_descendants(client, os.getpid(), but=others)
         return self
 
     def __exit__(
