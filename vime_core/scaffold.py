@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from vime_core.errors import UserError
 from vime_core.plugins.discovery import CORE, discover
 from vime_core.plugins.kinds import AUTO
+from vime_core.plugins.manager import load_plugins
 from vime_core.version import __version__
 
 if TYPE_CHECKING:
@@ -40,31 +42,37 @@ KINDS: Mapping[str, Kind] = {
     "reward": Kind("A reward for vime", ()),
     "algorithm": Kind("An algorithm for vime", ("numpy>=1.26", "torch>=2.6")),
     "model": Kind("A model family for vime", ()),
-    "rollout": Kind("A rollout backend for vime", ("numpy>=1.26",)),
+    "rollout": Kind("A rollout backend for vime", ("numpy>=1.26", "safetensors>=0.4", "torch>=2.6", "xxhash>=3.4")),
     "sync": Kind("A sync strategy for vime", ("safetensors>=0.4", "torch>=2.6", "xxhash>=3.4")),
 }
 """What `vime new` can write; each is a folder of templates."""
 
 
-def write_package(kind: str, name: str, folder: Path | None = None) -> Path:
+def write_package(kind: str, name: str, folder: Path | None = None, *, rollout_backend: str | None = None) -> Path:
     """Write a package `vime-<name>` with one component, its settings and its conformance test.
 
     Args:
         kind: a key of `KINDS`.
         name: of the component and of the plugin.
         folder: where; `vime-<name>` in the working folder when None. It must not exist.
+        rollout_backend: of a sync strategy only: whose engines it pushes into; `<name>_rollout` when None.
 
     Returns:
         The folder.
 
     Raises:
-        UserError: for an unknown kind, a name that no component can have or that is taken, and a folder that exists or
-            cannot be written.
+        UserError: for an unknown kind, a name that no component can have or that is taken, a rollout backend of another
+            kind, and a folder that exists or cannot be written.
     """
     _check_kind(kind)
     _check_name(name)
+    _check_taken(kind, name)
+    if rollout_backend is not None:
+        if kind != "sync":
+            raise UserError(f"vime new: --rollout-backend is for kind sync, not {kind}; leave it out")
+        _check_name(rollout_backend)
     target = folder or Path(f"vime-{name.replace('_', '-')}")
-    files = dict(_rendered(kind, name))
+    files = dict(_rendered(kind, name, rollout_backend or f"{name}_rollout"))
     try:
         target.mkdir(parents=True)
         for path, text in files.items():
@@ -90,14 +98,21 @@ def _check_name(name: str) -> None:
         proposed = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789")
         hint = f", e.g. {proposed}" if proposed else ""
         raise UserError(f"vime new: name {name!r} must be lower case letters, digits and underscores{hint}")
-    if name in (AUTO, CORE):
+    if name in (AUTO, CORE) or keyword.iskeyword(name):
         raise UserError(f"vime new: the name {name!r} is reserved; choose another")
+
+
+def _check_taken(kind: str, name: str) -> None:
+    """A plugin of that name, or a component of that kind, would make both of them ambiguous."""
     taken = [candidate.info for candidate in discover() if candidate.info.name == name]
     if taken:
         raise UserError(f"vime new: plugin {taken[0]} is installed and has the name {name!r}; choose another")
+    for registered in load_plugins().registered:
+        if (registered.entry.group, registered.entry.name) == (kind, name):
+            raise UserError(f"vime new: plugin {registered.plugin} has a {kind} {name!r}; choose another name")
 
 
-def _rendered(kind: str, name: str) -> Iterator[tuple[Path, str]]:
+def _rendered(kind: str, name: str, rollout_backend: str) -> Iterator[tuple[Path, str]]:
     """Path below the package's folder, and text, of every file."""
     import jinja2
 
@@ -110,6 +125,7 @@ def _rendered(kind: str, name: str) -> Iterator[tuple[Path, str]]:
         "package": package,
         "distribution": package.replace("_", "-"),
         "class_name": "".join(part.capitalize() for part in name.split("_")),
+        "rollout_backend": rollout_backend,
         "description": KINDS[kind].summary,
         "dependencies": [_core_range(), *KINDS[kind].requirements],
     }

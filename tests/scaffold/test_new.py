@@ -1,7 +1,11 @@
 """`vime new` writes packages that work untouched."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import tomllib
@@ -11,6 +15,34 @@ from vime_core import __version__
 from vime_core.cli import main
 from vime_core.config.slots import SEVERAL, SINGLE
 from vime_core.scaffold import KINDS, TEMPLATES, write_package
+from vime_core.testing.distributions import FakeSite
+
+PAIR = """
+    from contextlib import contextmanager
+
+    from vime_core.plugins.manager import load_plugins
+    from vime_core.testing import RolloutBackendSuite, SyncStrategySuite
+    from vime_core.testing.suite import suite_for
+    from vime_core.testing.suites.sync import Engines
+
+
+    class InProcess(RolloutBackendSuite):
+        in_process = True
+
+
+    class TestPair(SyncStrategySuite):
+        entry = "my_sync"
+
+        @contextmanager
+        def engines(self):
+            with suite_for(InProcess, load_plugins().find("rollout", "my_rollout"))().running() as backend:
+                yield Engines(
+                    backend.endpoints(),
+                    version=lambda endpoint: backend.engine(endpoint.name).version,
+                    weights=lambda endpoint: backend.engine(endpoint.name).weights,
+                )
+"""
+"""The generated sync strategy pushes into the engines of the generated rollout backend."""
 
 LONG = [pytest.param(kind, marks=pytest.mark.full) for kind in KINDS if kind != "reward"]
 
@@ -28,7 +60,37 @@ def test_a_package_installs_passes_its_tests_and_is_checked(kind, environment, t
     assert [component["kind"] for component in plugin["components"]] == [kind]
     checked = environment.run("vime", "plugins", "check", f"my_{kind}")
     assert checked.returncode == 0, checked.stdout
-    assert checked.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+    assert checked.stdout.splitlines()[-1].startswith("1 component: ")
+    assert " 0 failed" in checked.stdout.splitlines()[-1]
+    assert ("needs running engines: run the package's own tests" in checked.stdout) == (kind in ("rollout", "sync"))
+
+
+def test_the_packages_of_all_kinds_pass_their_tests_and_rollout_and_sync_are_a_pair(tmp_path):
+    """Without pip, in one process: a break of any template is seen in every run of the tests."""
+    site = FakeSite(tmp_path / "site")
+    folders = [
+        write_package(kind, f"my_{kind}", tmp_path / kind, rollout_backend="my_rollout" if kind == "sync" else None)
+        for kind in KINDS
+    ]
+    for folder in folders:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        site.install(project["name"], project["entry-points"]["vime"], {})
+    pair = tmp_path / "pair" / "test_pair.py"
+    pair.parent.mkdir()
+    pair.write_text(dedent(PAIR))
+    path = [site.folder, *folders, tmp_path / "sync" / "tests"]
+    options = ("-q", "-p", "no:cacheprovider", "-W", "error", "--import-mode=importlib")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *(folder / "tests" for folder in folders), pair.parent],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,6 +113,20 @@ def test_a_package_is_complete_and_asks_for_this_version(kind, tmp_path):
 def test_there_is_a_template_for_each_kind_and_each_kind_is_one_of_the_configuration():
     assert {folder.name for folder in TEMPLATES.iterdir()} == {*KINDS, "common"}
     assert KINDS.keys() <= {*SINGLE, *SEVERAL}
+
+
+def test_a_name_that_another_kind_has_is_free(tmp_path):
+    assert write_package("algorithm", "dapo_math", tmp_path / "package").is_dir()
+
+
+@pytest.mark.parametrize(("given", "backend"), [([], "mine_rollout"), (["--rollout-backend", "other"], "other")])
+def test_a_sync_strategy_says_which_rollout_backend_it_works_with(given, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "sync", "mine", *given]) == 0
+    assert f'rollout_backends=frozenset({{"{backend}"}})' in Path("vime-mine/vime_mine/hooks.py").read_text()
+    readme = Path("vime-mine/README.md").read_text()
+    assert f"vime train rollout={backend} sync=mine" in readme
+    assert f"vime new rollout {backend}\n" in readme
 
 
 def test_the_command_says_what_to_do_next(tmp_path, monkeypatch, capsys):
@@ -76,7 +152,11 @@ def test_the_command_says_what_to_do_next(tmp_path, monkeypatch, capsys):
         (["reward", ""], "vime new: name '' must be lower case letters, digits and underscores"),
         (["sync", "auto"], "vime new: the name 'auto' is reserved; choose another"),
         (["sync", "core"], "vime new: the name 'core' is reserved; choose another"),
+        (["reward", "class"], "vime new: the name 'class' is reserved; choose another"),
         (["reward", "grpo"], "vime new: plugin grpo (vime-grpo"),
+        (["reward", "dapo_math"], "vime new: plugin math_verifier (vime-math-verifier"),
+        (["sync", "a", "--rollout-backend", "B"], "vime new: name 'B' must be lower case letters, digits and"),
+        (["reward", "a", "--rollout-backend", "b"], "vime new: --rollout-backend is for kind sync, not reward; leave"),
         (["reward", "demo", "--folder", "{there}"], "{there} exists; remove it, or give another folder with --folder"),
         (["reward", "demo", "--folder", "{file}/x"], "cannot write {file}/x: Not a directory; give another folder"),
     ],

@@ -26,8 +26,13 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     parser.add_argument("kind", metavar="KIND", help="what the package brings")
     parser.add_argument("name", metavar="NAME", help="of the component: lower case letters, digits and underscores")
     parser.add_argument("--folder", type=Path, metavar="FOLDER", help="a new folder; ./vime-NAME when not given")
+    parser.add_argument(
+        "--rollout-backend",
+        metavar="ROLLOUT",
+        help="sync: the rollout backend whose engines it pushes into; NAME_rollout when not given",
+    )
     options = parser.parse_intermixed_args(arguments)
-    folder = write_package(options.kind, options.name, options.folder)
+    folder = write_package(options.kind, options.name, options.folder, rollout_backend=options.rollout_backend)
     place = folder if folder.is_absolute() else f"./{folder}"
     print(f"wrote {place}\n\n  pip install -e {place}\n  vime plugins check {options.name}")
     return 0
