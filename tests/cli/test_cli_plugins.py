@@ -1,6 +1,7 @@
 """`vime plugins show` and `vime plugins check`."""
 
 import json
+import re
 import sys
 from textwrap import dedent
 
@@ -8,6 +9,7 @@ import pytest
 
 from vime_core.cli import main
 from vime_core.plugins.manager import load_plugins
+from vime_core.testing import RewardSuite
 from vime_core.testing.runner import check_component
 
 PARTS = """
@@ -70,7 +72,7 @@ def test_show_tells_where_a_component_comes_from_and_its_settings(checked, capsy
         "status        ok",
         "reward good: for tests",
         "status      available",
-        "choose with reward=[good]",
+        "choose with 'reward=[good]'",
         "settings    rewards.good.<name>=<value>",
         "least: a whole number, default 3",
         "The fewest that count.",
@@ -141,7 +143,55 @@ def test_check_runs_the_suite_and_tells_the_result(checked, capsys):
     assert main(["plugins", "check", "good"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("passed  reward good (checked): ")
-    assert lines[-1] == "1 passed, 0 failed, 0 skipped"
+    count = len([name for name in dir(RewardSuite) if name.startswith("test_")])
+    assert lines[-1] == f"1 component: {count} passed, 0 failed"
+
+
+def test_check_counts_the_tests_that_need_engines_and_says_where_they_run(checked, capsys):
+    assert main(["plugins", "check", "files"]) == 0
+    assert "skipped" not in capsys.readouterr().out
+    checked.install(
+        "rollouts",
+        {"rollouts": "rollouts.hooks"},
+        {
+            "rollouts/hooks.py": """
+                from vime_core import RolloutBackendEntry, RolloutConfig, hookimpl
+
+                @hookimpl
+                def vime_rollout_backends():
+                    factory = "vime_core.testing.engines:InProcessBackend"
+                    return [RolloutBackendEntry(name="here", summary="x", config=RolloutConfig, factory=factory)]
+            """
+        },
+    )
+    assert main(["plugins", "check", "here"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    needed = "needs running engines: run the package's own tests, which set `in_process` or replace `running`"
+    assert lines[-2] == f"  8 skipped: {needed}"
+    assert lines[-1] == f"1 component: 8 passed, 0 failed, 8 skipped ({needed})"
+
+
+def test_a_probe_that_raises_fails_the_check(checked, capsys):
+    hooks = HOOKS.replace('requires=("nosuchmodule",)', "probe=lambda: 1 / 0")
+    (checked.folder / "checked" / "hooks.py").write_text(dedent(hooks))
+    assert main(["plugins", "check", "absent"]) == 1
+    output = capsys.readouterr().out
+    cause = "the probe raises ZeroDivisionError: division by zero; it must return why absent is unavailable, or None"
+    assert f"  FAILED setup: {cause}" in output
+    assert output.splitlines()[-1].startswith("1 component: 0 passed, 1 failed, ")
+
+
+def test_an_exit_in_a_reward_is_told_in_whole_lines_and_ends_the_rest(checked, capsys):
+    parts = checked.folder / "checked" / "parts.py"
+    parts.write_text(parts.read_text().replace('return Verdict(0.0, "wrong")', "os._exit(7)"))
+    assert main(["plugins", "check", "good"]) == 1
+    output = capsys.readouterr().out
+    [line] = [line for line in output.splitlines() if "the process ended" in line]
+    told = line.partition("FAILED test_sample_and_prompt_are_left_as_they_are: the process ended with status 7: ")[2]
+    assert re.match(r"it printed nothing$|scoring process \d+ ended with exit status 7", told), output
+    [missing] = [line for line in output.splitlines() if line.startswith("  not run: ")]
+    assert missing.endswith("test_scoring_leaves_no_threads_and_no_signal_handlers, test_the_examples_get_their_status")
+    assert output.splitlines()[-1].endswith(" 3 not run")
 
 
 def test_check_of_a_plugin_goes_on_after_a_crash(checked, capsys):
@@ -161,7 +211,12 @@ def test_a_component_that_hangs_is_ended_at_the_deadline(checked):
     (checked.folder / "checked" / "hooks.py").write_text(dedent(hooks))
     done = check_component(load_plugins().find("reward", "hanging"), 15)
     assert done.outcome == "failed"
-    assert done.results[-1].detail == "not finished after 15 s"
+    [late] = [result for result in done.results if result.outcome == "failed"]
+    assert late.detail == "not finished after 15 s"
+    rest = done.results[done.results.index(late) + 1 :]
+    assert {result.outcome for result in rest} == {"not run"}
+    names = {name for name in dir(RewardSuite) if name.startswith("test_")}
+    assert {result.test for result in done.results} == names
 
 
 def test_check_fails_on_a_fault_and_shows_where_on_request(checked, capsys):

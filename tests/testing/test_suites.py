@@ -90,12 +90,17 @@ REGISTRATION = """
         def __eq__(self, other):
             return self is other
 
+    @dataclass(kw_only=True)
+    class Named(Documented):
+        name: str = "other"
+
     @hookimpl
     def vime_filters():
         common = dict(factory="broken.filters:Good")
         return [
             FilterEntry(name="fine", summary="fine", config=Documented, **common),
             FilterEntry(name="undocumented", summary="fine", config=Undocumented, **common),
+            FilterEntry(name="named", summary="fine", config=Named, **common),
             FilterEntry(name="unequal", summary="fine", config=Unequal, **common),
             FilterEntry(name="wordy", summary="two\\nlines", config=Documented, **common),
             FilterEntry(name="silent", summary=" ", config=Documented, **common),
@@ -117,6 +122,11 @@ def registration(tmp_path, heavy):
             "undocumented",
             "test_every_setting_has_a_docstring",
             "Undocumented has settings without a docstring below them: least",
+        ),
+        (
+            "named",
+            "test_the_settings_have_the_name_of_the_entry",
+            "the default of name in Named is 'other', and the entry's name 'named'",
         ),
         ("unequal", "test_the_settings_can_travel_to_other_processes", "the settings are not equal to their pickled"),
         ("wordy", "test_the_summary_is_one_line", "the summary must be one line, not 'two"),
@@ -206,7 +216,7 @@ def test_pytest_runs_a_suite_as_a_plugin_derives_it(broken_site, tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1].startswith("25 passed, 8 skipped, 1 xfailed")
+    assert done.stdout.splitlines()[-1].startswith("28 passed, 8 skipped, 1 xfailed")
 
 
 def test_the_kit_is_light_until_a_suite_is_asked_for():

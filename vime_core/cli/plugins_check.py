@@ -12,7 +12,7 @@ from vime_core.plugins.chosen import choose
 from vime_core.testing.runner import Checked, Result, check_component
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from vime_core.plugins.listing import ListedComponent
     from vime_core.plugins.manager import Plugins
@@ -43,8 +43,7 @@ def check(plugins: Plugins, name: str | None, *, deadline_s: float, as_json: boo
     if as_json:
         print(json.dumps([{**asdict(done), "outcome": done.outcome} for done in checked], indent=2))
     else:
-        counts = Counter(done.outcome for done in checked)
-        print(", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
+        print(_summary(checked))
     return VimeError.exit_code if failed else 0
 
 
@@ -72,6 +71,25 @@ def _print(checked: Checked, show_traceback: bool) -> None:
             print(f"  FAILED {result.test}: {result.detail}")
             if show_traceback and result.traceback:
                 print(result.traceback)
-    reasons = Counter(result.detail for result in checked.results if result.outcome == "skipped")
-    for reason, count in reasons.items():
+    for reason, count in _reasons(checked.results).items():
         print(f"  {count} skipped: {reason}")
+    missing = [result.test for result in checked.results if result.outcome == "not run"]
+    if missing:
+        print(f"  not run: {', '.join(missing)}")
+
+
+def _summary(checked: list[Checked]) -> str:
+    """Tests that passed, failed, were skipped (and why, when there is one reason) and did not run."""
+    results = [result for done in checked for result in done.results]
+    counts = Counter(result.outcome for result in results)
+    reasons = list(_reasons(results))
+    told = [f"{counts['passed']} passed", f"{counts['failed']} failed"]
+    if reasons:
+        told.append(f"{counts['skipped']} skipped ({reasons[0] if len(reasons) == 1 else 'see above'})")
+    if counts["not run"]:
+        told.append(f"{counts['not run']} not run")
+    return f"{len(checked)} component{'s' * (len(checked) != 1)}: {', '.join(told)}"
+
+
+def _reasons(results: Sequence[Result]) -> Counter[str]:
+    return Counter(result.detail for result in results if result.outcome == "skipped")

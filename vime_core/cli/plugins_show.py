@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ def _lines(plugin: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"  {component['kind']} {component['name']}: {component['summary']}"
         yield f"    status      {component['status']}{_told(component['detail'])}"
-        yield f"    choose with {component['chosen_with']}"
+        yield f"    choose with {shlex.quote(component['chosen_with'])}"
         yield f"    made by     {component['factory']}"
         yield f"    settings    {component['key']}.<name>=<value>"
         for field in component["settings"]:

@@ -134,6 +134,8 @@ def _checked(verdict: object) -> Verdict:
         raise TypeError(f"the reward returned {verdict!r:.80}, not a Verdict")
     if verdict.status not in VERDICT_STATUSES:
         raise ValueError(f"the reward gave the status {verdict.status!r:.80}, which must be one of {VERDICT_STATUSES}")
+    if isinstance(verdict.score, (str, bytes)):
+        raise TypeError(f"the reward gave the score {verdict.score!r:.80}, which is not a number")
     score = verdict.score if type(verdict.score) is float else float(verdict.score)
     if not math.isfinite(score):
         raise ValueError(f"the reward gave the score {score}")

@@ -15,16 +15,20 @@ import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Literal
 from unittest import SkipTest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from vime_core.plugins.registration import Registered
     from vime_core.testing.suite import ComponentSuite
 
-Outcome = Literal["passed", "failed", "skipped"]
+Outcome = Literal["passed", "failed", "skipped", "not run"]
+
+SETUP = "setup"
+"""Stands for the test in the result of a component whose tests cannot begin."""
 
 OUTPUT_TAIL = 300
 """Characters of the output that are told when a process dies."""
@@ -37,7 +41,7 @@ class Result:
     test: str
     outcome: Outcome
     detail: str = ""
-    """Why it failed or was skipped; one line."""
+    """Why it failed, was skipped or did not run; one line."""
     traceback: str = ""
     """Of a failure."""
 
@@ -60,13 +64,7 @@ class Checked:
 
 def run_suite(suite: type[ComponentSuite], only: Collection[str] = ()) -> list[Result]:
     """Run all tests of a suite, or those of the given names, in their order."""
-    names = [name for name, _ in inspect.getmembers(suite, inspect.isfunction) if name.startswith("test_")]
-    chosen = [name for name in _in_order(suite, names) if not only or name in only]
-    try:
-        suite.setup_class()
-    except SkipTest as reason:
-        return [Result(name, "skipped", str(reason)) for name in chosen]
-    return [_run_test(suite, name) for name in chosen]
+    return list(_run_each(suite, [name for name in _tests(suite) if not only or name in only], lambda name: None))
 
 
 def check_component(registered: Registered, deadline_s: float) -> Checked:
@@ -108,17 +106,38 @@ def main(arguments: Sequence[str]) -> None:
         == (kind, name, plugin, distribution)
     ]
     suite = suite_for(SUITES[kind], registered)
+    tests = _tests(suite)
     with Path(file).open("w", encoding="utf-8") as output:
-        for test in _in_order(suite, [item for item in dir(suite) if item.startswith("test_")]):
-            print(json.dumps({"begun": test}), file=output, flush=True)
-            [result] = run_suite(suite, [test])
-            print(json.dumps(asdict(result)), file=output, flush=True)
+
+        def write(line: object) -> None:
+            print(json.dumps(line), file=output, flush=True)
+
+        write({"tests": tests})
+        for result in _run_each(suite, tests, lambda test: write({"begun": test})):
+            write(asdict(result))
 
 
-def _in_order(suite: type[ComponentSuite], names: Collection[str]) -> list[str]:
+def _tests(suite: type[ComponentSuite]) -> list[str]:
     """Those of the base first, each class in the order in which it defines them."""
     defined = dict.fromkeys(name for owner in reversed(suite.__mro__) for name in vars(owner))
-    return [name for name in defined if name in names]
+    return [name for name in defined if name.startswith("test_") and inspect.isfunction(getattr(suite, name))]
+
+
+def _run_each(suite: type[ComponentSuite], names: Sequence[str], begin: Callable[[str], None]) -> Iterator[Result]:
+    """One result for each test, as soon as it is there; `begin` is called before each."""
+    begin(SETUP)
+    try:
+        suite.setup_class()
+    except SkipTest as reason:
+        yield from (Result(name, "skipped", str(reason)) for name in names)
+        return
+    except Exception as error:
+        yield _failure(SETUP, error)
+        yield from (Result(name, "not run") for name in names)
+        return
+    for name in names:
+        begin(name)
+        yield _run_test(suite, name)
 
 
 def _run_test(suite: type[ComponentSuite], name: str) -> Result:
@@ -127,24 +146,36 @@ def _run_test(suite: type[ComponentSuite], name: str) -> Result:
     except SkipTest as reason:
         return Result(name, "skipped", str(reason))
     except Exception as error:
-        told = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
-        return Result(name, "failed", " ".join(told.split()), traceback.format_exc())
+        return _failure(name, error)
     return Result(name, "passed")
 
 
+def _failure(name: str, error: Exception) -> Result:
+    told = str(error) if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: {error}"
+    return Result(name, "failed", " ".join(told.split()), "".join(traceback.format_exception(error)))
+
+
 def _read(file: Path, otherwise: str) -> list[Result]:
-    """What was written; a test that was begun and not finished has failed, for the reason given."""
+    """What was written; a test that was begun and not finished has failed, for the reason given, and ended the rest."""
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-    results = [Result(**line) for line in lines if "begun" not in line]
     if not lines:
         return [Result("start", "failed", otherwise)]
-    if "begun" in lines[-1]:
-        results.append(Result(lines[-1]["begun"], "failed", otherwise))
-    return results
+    results = [Result(**line) for line in lines if "test" in line]
+    if "test" not in lines[-1]:
+        results.append(Result(lines[-1].get("begun", "start"), "failed", otherwise))
+    done = {result.test for result in results}
+    return [*results, *(Result(name, "not run") for name in lines[0]["tests"] if name not in done)]
 
 
 def _tail(text: str) -> str:
-    return " ".join(text[-OUTPUT_TAIL:].split()) or "it printed nothing"
+    """The last whole lines, at least one; of a long one its begin."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "it printed nothing"
+    told = [lines.pop()]
+    while lines and sum(map(len, told)) + len(lines[-1]) < OUTPUT_TAIL:
+        told.insert(0, lines.pop())
+    return shorten("; ".join(told), OUTPUT_TAIL, placeholder=" ...")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,20 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 
 from vime_core.config.fields import setting_fields
 from vime_core.config.schema import RolloutConfig, TrainConfig
+from vime_core.plugins.kinds import AUTO
 from vime_core.plugins.manager import load_plugins
+from vime_core.plugins.registration import first_line
 from vime_core.testing.contract import Nonconformance, check_interface, require
 
 if TYPE_CHECKING:
@@ -81,9 +83,14 @@ class ComponentSuite:
 
     @classmethod
     def setup_class(cls) -> None:
-        """Skip all tests of a component that is unavailable here."""
-        reason = None if cls.runs_unavailable else cls.component().unavailable()
-        if reason:
+        """Skip all tests of a component that is unavailable here; a probe that raises is a fault."""
+        try:
+            reason = cls.component().entry.unavailable()
+        except Exception as error:
+            raise Nonconformance(
+                f"the probe raises {first_line(error)}; it must return why {cls.entry} is unavailable, or None"
+            ) from error
+        if reason and not cls.runs_unavailable:
             raise SkipTest(f"{cls.entry} is unavailable: {reason}")
 
     def config(self, **changes: Any) -> Any:
@@ -108,6 +115,16 @@ class ComponentSuite:
         """`vime plugins list` shows it."""
         summary = self.component().entry.summary
         require(bool(summary.strip()) and "\n" not in summary, f"the summary must be one line, not {summary!r}")
+
+    def test_the_settings_have_the_name_of_the_entry(self) -> None:
+        """As the default of `name`, unless that is inherited: `auto`, or none."""
+        entry = self.component().entry
+        name = next(field.default for field in fields(entry.config) if field.name == "name")
+        require(
+            name in (entry.name, AUTO, MISSING),
+            f"the default of name in {entry.config.__name__} is {name!r}, and the entry's name {entry.name!r}; "
+            "they must be equal",
+        )
 
     def test_every_setting_has_a_docstring(self) -> None:
         """`vime plugins show` and the documentation need it."""

@@ -51,6 +51,13 @@ class ScoresNan(Good):
         return Verdict(float("nan"), "wrong")
 
 
+class ScoresText(Good):
+    """test_every_response_gets_a_verdict_in_time: a score that is the text of a number."""
+
+    def score(self, sample, prompt):
+        return Verdict("1", "correct")
+
+
 class Random(Good):
     """test_the_same_response_gets_the_same_verdict: draws lots."""
 

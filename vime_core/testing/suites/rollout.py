@@ -215,7 +215,9 @@ class RolloutBackendSuite(ComponentSuite):
             SkipTest: when nothing says how to start one.
         """
         if not self.in_process:
-            raise SkipTest("needs running engines: set in_process, or replace `running` in the plugin's test")
+            raise SkipTest(
+                "needs running engines: run the package's own tests, which set `in_process` or replace `running`"
+            )
         with self.made() as backend:
             backend.start()
             yield backend

@@ -169,7 +169,7 @@ class SyncStrategySuite(ComponentSuite):
         Raises:
             SkipTest: when the plugin's test does not say how to start them.
         """
-        raise SkipTest("needs running engines: replace `engines` in the plugin's test")
+        raise SkipTest("needs running engines: run the package's own tests, which replace `engines`")
         yield
 
     @contextmanager
