@@ -43,6 +43,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
         {"tensor_parallel": 2, "world_size": 2, "sequence_parallel": False},
         r"tensor_parallel=2 with experts needs train\.sequence_parallel=true",
     ),
+    (
+        DENSE,
+        {"context_parallel": 2, "world_size": 2},
+        r"context_parallel=2 needs the attention of TransformerEngine.* sees whole sequences\. Set train\.context_parallel=1$",
+    ),
     (MOE, {"expert_parallel": 4, "world_size": 2}, r"expert_parallel=4 x .* = 4 ranks; set train\.world_size=4$"),
 ]
 

@@ -22,6 +22,8 @@ class MegatronConfig(TrainConfig):
     sequence_parallel: bool | None = None
     """Whether tensor-parallel ranks share out the tokens between their matrices too; with `tensor_parallel` when
     null."""
+    context_parallel: int = option(1, low=1)
+    """Ranks that share the tokens of a sequence out; above 1 needs an attention that this backend does not have."""
     pipeline_parallel: int = option(1, low=1)
     """Stages that share the layers out."""
     pipeline_layers: list[int] | None = None

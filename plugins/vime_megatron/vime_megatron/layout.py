@@ -56,6 +56,7 @@ def plan_layout(config: MegatronConfig, geometry: ModelGeometry) -> Layout:
     Raises:
         ConfigError: one line with the keys, their values and what would do.
     """
+    _check_context_parallel(config)
     _check_experts(config, geometry)
     _check_tensor_parallel(config, geometry)
     layout = Layout(
@@ -73,6 +74,14 @@ def plan_layout(config: MegatronConfig, geometry: ModelGeometry) -> Layout:
 def check_layout(config: MegatronConfig, geometry: ModelGeometry) -> None:
     """See `plan_layout`."""
     plan_layout(config, geometry)
+
+
+def _check_context_parallel(config: MegatronConfig) -> None:
+    if config.context_parallel > 1:
+        raise ConfigError(
+            f"train.context_parallel={config.context_parallel} needs the attention of TransformerEngine, which hands "
+            "keys and values between ranks; this backend's own sees whole sequences. Set train.context_parallel=1"
+        )
 
 
 def _check_tensor_parallel(config: MegatronConfig, geometry: ModelGeometry) -> None:
