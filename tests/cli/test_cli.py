@@ -70,13 +70,22 @@ def test_the_help_of_train_lists_the_choices(capsys, site):
             "required but not set: data.train, model.path; add data.train=<value> model.path=<value>",
         ),
         (["train", *OVERRIDES, "algorithm=nosuch"], "unknown algorithm 'nosuch'; there are acme"),
-        (["train", "--config", "/nosuch.yaml"], "/nosuch.yaml is no YAML file"),
+        (["train", "--config", "/nosuch.yaml"], "/nosuch.yaml does not exist"),
         (["config", *OVERRIDES, "--validate"], "required but not set: data.train, model.path"),
         (["config", *OVERRIDES, *PATHS, "--validate"], "model.path /m is not a folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(capsys, site, arguments, message):
     assert failed_line(capsys, *arguments).startswith(message)
+
+
+def test_eval_looks_at_its_output_before_all_else(capsys, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    line = failed_line(capsys, "eval", "--run", str(tmp_path), "--output", str(tmp_path))
+    assert line == f"{tmp_path} is not empty: give a new folder with --output"
+    file = tmp_path / "config.yaml"
+    assert failed_line(capsys, "eval", "--output", str(file)) == f"{file} cannot be a folder: {file} is a file"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_the_traceback_is_shown_on_request_wherever_the_option_stands(capsys, site):

@@ -209,6 +209,7 @@ def test_files_that_are_not_there_or_not_data(tokenizer, tmp_path):
     for name, message in {
         "none.jsonl": "none.jsonl: no such file",
         "none-*.jsonl": "no such file",
+        "/dev/null": "^/dev/null: is no file",
         "prompts.csv": r"unknown extension '.csv'; data files are .parquet or .jsonl",
         "broken.parquet": "broken.parquet: cannot be read as parquet",
         "empty.jsonl": "no rows; a data set needs at least one prompt",

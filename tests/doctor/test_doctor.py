@@ -28,6 +28,7 @@ def test_open_files(now, status):
     finding = node.check_open_files(1024, now)
     assert finding.status == status
     assert ("--ulimit nofile=1048576:1048576" in finding.remedy) == (status != "ok")
+    assert ("raises" in finding.detail) == (now != 1024)
 
 
 def test_the_limit_is_raised_within_the_hard_one():

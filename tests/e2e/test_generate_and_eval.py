@@ -137,7 +137,9 @@ def test_what_generate_refuses(refused, first_run, monkeypatch):
         "generate", "-p", "x", "--run", str(first_run.folder), "--step", "99"
     )
     assert "/no/file.txt: cannot be read" in refused("generate", "-f", "/no/file.txt")
-    assert "max_position_embeddings" in refused("generate", "-p", "x", "--max-tokens", "5000")
+    long = refused("generate", "-p", "x", "--max-tokens", "5000")
+    assert "rollout.max_response_tokens=5000 (--max-tokens) are" in long
+    assert "max_position_embeddings" in long
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n\n" + "x" * 600 + "\n"))
     assert "prompt 1 ('xxx" in refused("generate", "--raw")
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))

@@ -5,8 +5,10 @@ import traceback
 import pytest
 
 from vime_core import __version__
-from vime_core.errors import PluginError
+from vime_core.errors import PluginError, UserError
 from vime_core.plugins.auto import choose_accelerator, choose_sync
+from vime_core.plugins.blame import blame
+from vime_core.plugins.discovery import PluginInfo
 from vime_core.plugins.listing import list_components
 from vime_core.plugins.manager import Plugins, load_plugins
 from vime_core.testing.distributions import FakeSite
@@ -193,6 +195,15 @@ def test_the_exception_of_a_factory_carries_a_note(site):
     with pytest.raises(KeyError) as caught:
         load_plugins().find("reward", "acme").build(None)
     assert caught.value.__notes__ == ["raised by plugin acme (acme-reward 1.0), in reward 'acme'"]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "error", "noted"), [("core", UserError, 0), ("core", KeyError, 1), ("acme", UserError, 1)]
+)
+def test_the_users_mistakes_are_not_blamed_on_core(plugin, error, noted):
+    with pytest.raises(error) as caught, blame(PluginInfo(plugin, "dist", "1.0"), "a hook"):
+        raise error("x")
+    assert len(getattr(caught.value, "__notes__", [])) == noted
 
 
 def test_a_factory_that_does_not_exist_names_the_plugin(site):

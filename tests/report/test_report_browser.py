@@ -123,7 +123,8 @@ def test_times_are_stacked_up_to_the_time_of_the_step(browser, page, finished_ru
         f"[...{chart}.querySelectorAll('.numbers tr')].map((row) => [...row.cells].map((c) => c.textContent))"
     )
     assert rows[0] == [
-        "step", "rollout", "score", "logprob", "update", "sync", "switch", "eval", "record", "save", "other",
+        "step", "rollout", "score", "logprob", "update", "sync", "switch", "eval", "record", "save",
+        "not measured",
     ]  # fmt: skip
     records = {record["step"]: record for record in read_metrics(finished_run.metrics_file)}
     assert len(rows) == 61

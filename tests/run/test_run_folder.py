@@ -58,7 +58,7 @@ def test_a_root_that_is_a_file(tmp_path):
 
 def test_a_root_that_holds_no_new_folders_is_found_without_one(tmp_path):
     for root in ("/proc/x", "/proc"):
-        with pytest.raises(RunFolderError, match="/proc cannot be written to; run folders need a writable one"):
+        with pytest.raises(RunFolderError, match="/proc cannot be written to: choose a writable folder"):
             RunFolder.check_new(RunConfig(root=root))
     RunFolder.check_new(RunConfig(root=str(tmp_path / "new" / "root")))
     assert not list(tmp_path.iterdir())

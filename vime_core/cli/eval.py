@@ -13,7 +13,7 @@ from vime_core.config.compose import engines_only
 from vime_core.config.overrides import quoted
 from vime_core.config.schema import RunConfig
 from vime_core.errors import RunFolderError, UserError
-from vime_core.run.folder import RunFolder
+from vime_core.run.folder import RunFolder, check_writable
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +43,8 @@ SETTINGS = {"samples": "samples_per_prompt", "temperature": "temperature", "max_
 def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     """Print the results."""
     options = _parser().parse_intermixed_args(arguments)
+    if options.output is not None:
+        _check_output(options.output)
     composed = _compose(options)
     # Imported late: they bring torch and ray, which no mistake in the configuration needs.
     from vime_core.loop.held_out import check_held_out, evaluate, plain_results
@@ -104,11 +106,16 @@ def _compose(options: argparse.Namespace) -> ComposedConfig:
     return engines_only(composed, ["eval.every=1", *settings, *left_out])
 
 
+def _check_output(output: Path) -> None:
+    """Before anything is done: what the command writes would lie among other files."""
+    check_writable(output)
+    if output.exists() and any(output.iterdir()):
+        raise RunFolderError(f"{output} is not empty: give a new folder with --output")
+
+
 def _make_folder(inputs: Inputs, output: Path | None) -> RunFolder:
     if output is None:
         folder = RunFolder.create(RunConfig(name="eval", root=inputs.config.run.root))
-    elif output.exists() and any(output.iterdir()):
-        raise RunFolderError(f"{output} is not empty: give a new folder with --output")
     else:
         folder = RunFolder.create_at(output)
     folder.write_config(inputs.composed.tree)

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +38,23 @@ examples:
   vime generate --run outputs/<date>/<run> --temperature 0 < prompts.txt
 """
 
-OVERRIDES = {"top_p": "rollout.top_p", "top_k": "rollout.top_k", "max_tokens": "rollout.max_response_tokens"}
+OVERRIDES = {
+    "top_p": "rollout.top_p",
+    "top_k": "rollout.top_k",
+    "max_tokens": "rollout.max_response_tokens",
+    "seed": "run.seed",
+}
 """Argument -> the setting that it is short for."""
 
 
 def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     """Print the answers."""
     options = _parser().parse_intermixed_args(arguments)
-    composed = engines_only(compose_policy(options, ["eval.every=0", *_overrides(options)]))
+    given = _given(options)
+    overrides = [f"{key}={value}" for key, (_, value) in given.items()]
+    composed = engines_only(compose_policy(options, ["eval.every=0", *overrides]))
+    flags = {key: flag for key, (flag, _) in given.items()}
+    composed = replace(composed, provenance={**composed.provenance, **flags})
     # Imported late: they bring torch and ray, which no mistake in the configuration needs.
     from vime_core.loop.answer import answer, check_greedy
     from vime_core.loop.inputs import prepare
@@ -91,9 +101,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _overrides(options: argparse.Namespace) -> list[str]:
-    given = {key: getattr(options, name) for name, key in (OVERRIDES | {"seed": "run.seed"}).items()}
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
+def _given(options: argparse.Namespace) -> dict[str, tuple[str, Any]]:
+    """Setting -> the argument that was given for it, and its value."""
+    arguments = {key: (f"--{name.replace('_', '-')}", getattr(options, name)) for name, key in OVERRIDES.items()}
+    return {key: given for key, given in arguments.items() if given[1] is not None}
 
 
 def _sampling(composed: ComposedConfig, options: argparse.Namespace) -> EvalSetConfig:

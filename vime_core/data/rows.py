@@ -48,7 +48,7 @@ def find_files(pattern: str) -> list[Path]:
     matches = [literal] if literal.is_file() else sorted(map(Path, glob.glob(str(literal), recursive=True)))
     files = [path for path in matches if path.is_file()]
     if not files:
-        raise DataError(f"{pattern}: no such file")
+        raise DataError(f"{pattern}: {'is no file' if matches else 'no such file'}")
     for path in files:
         if path.suffix not in READERS:
             raise DataError(f"{path}: unknown extension {path.suffix!r}; data files are .parquet or .jsonl")

@@ -29,12 +29,12 @@ LOOPBACK = "127.0.0.1"
 def check_open_files(before: int, now: int) -> Finding:
     """Judge what `raise_open_files` reached."""
     if now == UNLIMITED or now >= OPEN_FILES:
-        return Finding("open files", "ok", f"a run raises the limit from {_limit(before)} to {_limit(now)}")
+        return Finding("open files", "ok", _raised(before, now))
     remedy = (
         f"for runs of many devices raise the hard limit to {OPEN_FILES}: --ulimit nofile={OPEN_FILES}:{OPEN_FILES} for "
         "a container, else nofile in /etc/security/limits.conf"
     )
-    detail = f"a run raises the limit from {_limit(before)} to the hard limit, {_limit(now)}"
+    detail = f"{_raised(before, now)}, the hard limit"
     return Finding("open files", "problem" if now < FEW_OPEN_FILES else "warning", detail, remedy)
 
 
@@ -77,6 +77,12 @@ def check_ports(count: int = PORTS) -> Finding:
                 "widen net.ipv4.ip_local_port_range, or end what holds the ports (ss -tan)",
             )
     return Finding("ports", "ok", f"{count} free ports on {LOOPBACK}")
+
+
+def _raised(before: int, now: int) -> str:
+    if before == now:
+        return f"the limit is {_limit(now)}"
+    return f"a run raises the limit from {_limit(before)} to {_limit(now)}"
 
 
 def _limit(value: int) -> str:

@@ -19,6 +19,7 @@ from vime_core.models.hf import inspect_model
 from vime_core.models.tensors import tensor_shapes
 from vime_core.plugins.interfaces import TrainContext
 from vime_core.run.checkpoint import CheckpointStore
+from vime_core.run.folder import check_writable
 from vime_core.run.resume import config_fingerprint
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def plan_export(
         accelerator: what to build the model on; the run's when None.
 
     Raises:
-        RunFolderError: when the checkpoint is missing or damaged, or the output exists.
+        RunFolderError: when the checkpoint is missing or damaged, or the output exists or cannot be made.
         ResourceError: when the disk is too full.
         UserError: when configuration, model folder or components do not fit.
     """
@@ -93,6 +94,7 @@ def plan_export(
     output = (output or export_folder(run, checkpoint_step)).absolute()
     if output.exists():
         raise RunFolderError(f"{output} exists: give a new folder with --output, or remove it first")
+    check_writable(output)
     composed = compose(_overrides(model, accelerator), config_file=run.config_file, require_available=False)
     for kind in ("train", "accelerator"):
         composed.plugins.select(kind, composed.components[kind].entry.name)

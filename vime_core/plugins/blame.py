@@ -5,6 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from vime_core.errors import UserError
+from vime_core.plugins.discovery import CORE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 def blame(plugin: PluginInfo, what: str) -> Iterator[None]:
     """Let exceptions pass, with a note that names the plugin, its version and what it was doing.
 
+    What core tells the user of a mistake gets none.
+
     Args:
         plugin: the plugin whose code runs in the block.
         what: the hook or the component, e.g. `hook vime_rewards` or `reward 'acme'`.
@@ -22,6 +27,8 @@ def blame(plugin: PluginInfo, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if plugin.name == CORE and isinstance(error, UserError):  # the user's mistake, told by vime itself
+            raise
         add_note(error, f"raised by plugin {plugin}, in {what}")
         raise
 

@@ -234,7 +234,7 @@ def check_writable(path: Path) -> None:
     try:
         Path(tempfile.mkdtemp(prefix=".vime", suffix=PARTIAL, dir=there)).rmdir()
     except OSError as error:  # permissions alone do not tell: root may do all, and /proc holds no new folders
-        raise RunFolderError(f"{there} cannot be written to; run folders need a writable one") from error
+        raise RunFolderError(f"{there} cannot be written to: choose a writable folder") from error
 
 
 def _check_name(name: str) -> None:

@@ -203,3 +203,14 @@ def test_a_damaged_checkpoint_is_refused(file: str, model: Any, start: Callable[
     with pytest.raises(RunFolderError, match="is damaged or of another model") as error:
         backend.load(tmp_path / "saved")
     assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_is_no_file_of_torch_is_refused_without_advice(
+    model: Any, start: Callable[..., Any], tmp_path: Path
+) -> None:
+    backend = start(model)
+    backend.save(tmp_path / "saved")
+    (tmp_path / "saved" / "rank_00000.pt").write_bytes(b"no pickle")
+    with pytest.raises(RunFolderError, match=r"is damaged or of another model .*Weights only load failed") as error:
+        backend.load(tmp_path / "saved")
+    assert "weights_only" not in str(error.value)

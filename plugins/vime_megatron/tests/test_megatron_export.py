@@ -187,6 +187,10 @@ def test_an_accelerator_that_is_not_there(small_run: RunFolder, capsys: pytest.C
         assert "accelerator 'cuda' of plugin core" in refusal(capsys, small_run.path, "--accelerator", "cuda")
 
 
+def test_a_place_that_holds_no_folders(small_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "/proc cannot be written to" in refusal(capsys, small_run.path, "--output", "/proc/x")
+
+
 def test_a_full_disk(small_run: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("", (), {"free": 1 << 10}))
     line = refusal(capsys, small_run.path)

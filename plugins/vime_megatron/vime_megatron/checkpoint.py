@@ -154,7 +154,8 @@ def _first_line(error: BaseException) -> str:
     """What went wrong; torch wraps the errors of all ranks in one."""
     if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return line.split(". ")[0] if isinstance(error, UnpicklingError) else line  # torch goes on to advise the unsafe
 
 
 def _rank_file(folder: Path, rank: int) -> Path:
