@@ -212,8 +212,11 @@ def test_settings_that_cannot_be_configured_are_the_plugins_fault(site, acme):
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"config\.yaml is no YAML file; give the config\.yaml of a run folder"):
+    with pytest.raises(ConfigError, match=r"config\.yaml does not exist; give the config\.yaml of a run folder"):
         compose(config_file=tmp_path / "config.yaml")
+    (tmp_path / "config.txt").touch()
+    with pytest.raises(ConfigError, match=r"config\.txt is no YAML file"):
+        compose(config_file=tmp_path / "config.txt")
     with pytest.raises(ConfigError, match=r"nosuch is no folder"):
         compose(config_folder=tmp_path / "nosuch")
 

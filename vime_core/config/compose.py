@@ -123,6 +123,8 @@ def _leave_out_data(typed: DictConfig) -> dict[str, str]:
 
 
 def _check_paths(config_file: Path | None, config_folder: Path | None) -> None:
+    if config_file is not None and not config_file.exists():
+        raise ConfigError(f"{config_file} does not exist; give the config.yaml of a run folder")
     if config_file is not None and not (config_file.is_file() and config_file.suffix == ".yaml"):
         raise ConfigError(f"{config_file} is no YAML file; give the config.yaml of a run folder")
     if config_folder is not None and not config_folder.is_dir():
