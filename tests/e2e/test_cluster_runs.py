@@ -172,6 +172,7 @@ def test_the_cluster_goes_on_and_keeps_nothing_of_the_run(finished, nodes):
     assert state["free"]["CPU"] == state["total"]["CPU"] == 4
 
 
+@pytest.mark.full
 def test_a_killed_driver_leaves_nothing_on_any_node(nodes, train, world):
     process = train("train.steps=1000", *APART)
     folder = started_folder(process)

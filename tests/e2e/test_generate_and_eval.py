@@ -92,6 +92,7 @@ def test_eval_counts_what_the_samples_say(world, settings, tmp_path):
     assert all(f" {actor}: " in log for actor in ("driver", "engine-0", "reward pool"))
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_generate_and_leaves_nothing(world, settings):
     command = ["-m", "vime_core.cli", "generate", *settings, "-p", "hello", "-n", "8"]
     process = world.launch([*world.command()[:1], *command])

@@ -21,6 +21,7 @@ def test_replay_trains_on_recorded_rollouts(world, recording, tmp_path):
     assert all(row["train/grad_norm"] > 0 and row["sync/bytes"] == 0 for row in finished.metrics)
 
 
+@pytest.mark.full
 def test_a_full_disk_while_saving_leaves_the_last_checkpoint_good(world, recording, tmp_path):
     """The trainer's files may grow no further, as on a full disk; the run ends with one line and can go on."""
     folder = tmp_path / "run"
