@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from examples.quickstart.make_assets import make_assets
-from examples.quickstart.warmup import WarmUp
 from vime_core.run.metrics import read_metrics
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "first-plugin.md"
@@ -29,7 +28,7 @@ def test_the_tutorial_shows_the_whole_way():
 @pytest.mark.timeout(900)
 def test_every_command_of_the_tutorial_works_as_typed(environment, tmp_path):
     (tmp_path / "examples" / "quickstart").mkdir(parents=True)
-    make_assets(tmp_path / "examples" / "quickstart" / "assets", 0, WarmUp(steps=3, batch=8, report_every=3))
+    make_assets(tmp_path / "examples" / "quickstart" / "assets", 0)
     outputs = {}
     for command in COMMANDS:
         typed, _, exit_status = command.partition(" # exit ")
@@ -42,4 +41,5 @@ def test_every_command_of_the_tutorial_works_as_typed(environment, tmp_path):
     [metrics] = tmp_path.glob("outputs/*/*/metrics.jsonl")
     steps = read_metrics(metrics)
     assert [row["step"] for row in steps] == [1, 2]
-    assert all(-1 <= row["rollout/raw_reward"] <= 1 for row in steps)
+    rewards = [row["rollout/raw_reward"] for row in steps]
+    assert all(-1 < reward < 1 for reward in rewards), f"some answers are right and some are wrong, but {rewards}"

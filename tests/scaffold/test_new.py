@@ -125,7 +125,7 @@ def test_a_sync_strategy_says_which_rollout_backend_it_works_with(given, backend
     assert main(["new", "sync", "mine", *given]) == 0
     assert f'rollout_backends=frozenset({{"{backend}"}})' in Path("vime-mine/vime_mine/hooks.py").read_text()
     readme = Path("vime-mine/README.md").read_text()
-    assert f"vime train rollout={backend} sync=mine" in readme
+    assert f"vime train rollout={backend} sync=mine sync.probe=false" in readme
     assert f"vime new rollout {backend}\n" in readme
 
 
