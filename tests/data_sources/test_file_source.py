@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vime_core.data.config import FilesConfig
 from vime_core.data.files import FileSource
-from vime_core.errors import RunFolderError
+from vime_core.errors import DataError, RunFolderError
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +22,11 @@ def make_source(tokenizer, tmp_path_factory):
         return FileSource(FilesConfig(train=str(path), seed=own_seed, **config), tokenizer, seed, 1000)
 
     return make
+
+
+def test_data_that_cannot_be_read_name_their_key(tokenizer, tmp_path):
+    with pytest.raises(DataError, match=r"^data\.train: .*nowhere\.jsonl: no such file$"):
+        FileSource(FilesConfig(train=str(tmp_path / "nowhere.jsonl")), tokenizer, 0, 1000)
 
 
 def ids(prompts):

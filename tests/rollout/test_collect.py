@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vime_core.config.schema import RolloutConfig
-from vime_core.errors import ConfigError, EngineError, RewardError
+from vime_core.config.schema import ComponentConfig, RolloutConfig
+from vime_core.errors import ConfigError, EngineError, PluginError, RewardError
+from vime_core.plugins.discovery import PluginInfo
+from vime_core.plugins.entries import FilterEntry
+from vime_core.plugins.registration import Registered
 from vime_core.rollout.collect import Collector
 from vime_core.rollout.config import SingleTurnConfig
+from vime_core.rollout.filters import CheckedFilter
 from vime_core.rollout.single_turn import SingleTurn
 from vime_core.testing.fakes import ListSource, NumberTokenizer, ScriptedGenerator, ScriptedScorer
 from vime_core.types import Prompt, Verdict
@@ -258,6 +262,20 @@ def test_a_failure_of_scorer_or_filter_is_raised_as_it_is():
         collect(make_collector(ListSource(prompts(4)), verdict=broken))
     with pytest.raises(ZeroDivisionError, match="a bug of the filter"):
         collect(make_collector(ListSource(prompts(4)), filters=[Broken()]))
+
+
+@pytest.mark.parametrize("answer", [True, False, "", 3])
+def test_a_filter_must_answer_none_or_a_reason(answer):
+    class Answering:
+        def keep(self, group):
+            return answer
+
+    entry = FilterEntry(name="fbool", summary="", config=ComponentConfig, factory="fbool:Answering")
+    checked = CheckedFilter("fbool", Registered(entry, PluginInfo("acme", "acme-filters", "1.0")), Answering())
+    with pytest.raises(PluginError) as caught:
+        collect(make_collector(ListSource(prompts(4)), filters=[checked]))
+    assert f"filter fbool failed: it returned {answer!r}, which must be None or why the group" in str(caught.value)
+    assert "plugin acme (acme-filters 1.0)" in str(caught.value)
 
 
 def test_samples_of_another_policy_version_stop_the_step():

@@ -141,5 +141,5 @@ def test_sets_are_read_in_file_order_up_to_a_number_of_rows(heldout, byte_tokeni
 
 
 def test_a_faulty_set_is_named(heldout, byte_tokenizer):
-    with pytest.raises(DataError, match=r"heldout.jsonl: neither the DAPO schema"):
+    with pytest.raises(DataError, match=r"^evals\.math\.path: .*heldout.jsonl: neither the DAPO schema"):
         load_eval_sets({"math": EvalSetConfig(path=str(heldout))}, FilesConfig(), byte_tokenizer, 100)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vime_core.data.prompts import PromptTable
+from vime_core.data.prompts import PromptTable, naming
 from vime_core.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class FileSource:
     """
 
     def __init__(self, config: FilesConfig, tokenizer: Tokenizer, seed: int, max_prompt_tokens: int) -> None:
-        self._table = PromptTable(config.train, config, tokenizer, max_prompt_tokens=max_prompt_tokens)
+        with naming("data.train"):
+            self._table = PromptTable(config.train, config, tokenizer, max_prompt_tokens=max_prompt_tokens)
         self._shuffle = config.shuffle
         self._seed = seed if config.seed is None else config.seed
         self._identity = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -28,6 +29,15 @@ if TYPE_CHECKING:
     Tokens = NDArray[np.int32]
 
 TOKENIZER_BATCH = 1024
+
+
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Let a DataError tell which key names the data."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from error
 
 
 class PromptTable:

@@ -17,6 +17,7 @@ from vime_core.loop.shared_memory import check_shared_memory
 from vime_core.plugins.auto import has_engines
 from vime_core.rewards.routing import check_coverage, is_restricted
 from vime_core.rollout.evaluate import EvalSet, load_eval_sets
+from vime_core.rollout.filters import CheckedFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +114,7 @@ def prepare(composed: ComposedConfig, *, reads_data: bool = True) -> Inputs:
         eval_sets=eval_sets,
         algorithm=algorithm,
         function=components["rollout_function"].build(config.rollout_function),
-        filters=[components[f"filters.{name}"].build(settings) for name, settings in config.filters.items()],
+        filters=_filters(composed),
         layout=layout,
         threads=plan_threads(
             accelerator.device_count() if accelerator.ray_resource == "CPU" else 2 * layout.bundles,
@@ -125,6 +126,12 @@ def prepare(composed: ComposedConfig, *, reads_data: bool = True) -> Inputs:
         ),
         ray_environment=accelerator.ray_environment(),
     )
+
+
+def _filters(composed: ComposedConfig) -> list[Filter]:
+    chosen = {name: composed.components[f"filters.{name}"] for name in composed.config.filters}
+    settings = composed.config.filters
+    return [CheckedFilter(name, entry, entry.build(settings[name])) for name, entry in chosen.items()]
 
 
 def _check_rewards(config: Config, source: PromptSource | None, eval_sets: Sequence[EvalSet]) -> None:

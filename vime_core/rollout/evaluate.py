@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vime_core.data.prompts import PromptTable
+from vime_core.data.prompts import PromptTable, naming
 from vime_core.rollout.concurrency import run_in_order
 from vime_core.rollout.groups import GroupMaker
 from vime_core.rollout.metrics import evaluation_metrics
@@ -44,9 +44,10 @@ def load_eval_sets(
     """
     sets = []
     for name, config in evals.items():
-        table = PromptTable(
-            config.path, keys, tokenizer, max_prompt_tokens=max_prompt_tokens, max_rows=config.max_prompts
-        )
+        with naming(f"evals.{name}.path"):
+            table = PromptTable(
+                config.path, keys, tokenizer, max_prompt_tokens=max_prompt_tokens, max_rows=config.max_prompts
+            )
         sets.append(EvalSet(name, config, [table[row] for row in range(len(table))], table.report()))
     return sets
 
