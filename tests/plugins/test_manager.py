@@ -78,6 +78,21 @@ def test_an_import_failure_spares_the_other_plugins_and_is_named_once(site):
     assert plugins.select("reward", "beta").name == "beta"
 
 
+def test_what_a_plugin_prints_leaves_stdout_alone(site, capsys):
+    install_acme(site, "    print('imported')\n" + GOOD.replace("return", "print('called')\n        return"))
+    assert load_plugins().find("reward", "acme").plugin.name == "acme"
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "imported\ncalled\n")
+
+
+def test_settings_that_are_no_dataclass_are_refused(site):
+    install_acme(site, GOOD.replace("    @dataclass(kw_only=True)\n", ""))
+    assert only_failure(load_plugins()).endswith(
+        "reward entry 'acme': its config AcmeConfig is no dataclass, so its settings would be lost; put @dataclass "
+        "above the class"
+    )
+
+
 def test_a_module_that_exits_when_imported_is_a_failure(site):
     install_acme(site, "raise SystemExit('no licence')")
     assert only_failure(load_plugins()).endswith("SystemExit: no licence")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
@@ -32,7 +35,8 @@ class Registered:
     def unavailable(self) -> str | None:
         """Why the component cannot be used here, or None."""
         try:
-            return self.entry.unavailable()
+            with redirect_stdout(sys.stderr):
+                return self.entry.unavailable()
         except Exception as error:
             return f"its probe failed: {first_line(error)}"
 
@@ -45,7 +49,8 @@ class Registered:
         """
         what = f"{self.entry.kind} {self.entry.name!r}"
         try:
-            factory = self.entry.load()
+            with redirect_stdout(sys.stderr):
+                factory = self.entry.load()
         except (ImportError, AttributeError) as error:
             raise PluginError(
                 f"{what} of plugin {self.plugin}: cannot import {self.entry.factory}: {first_line(error)}; "
@@ -74,10 +79,14 @@ class _HookError(Exception):
 
 
 def register(manager: pluggy.PluginManager, candidate: Candidate) -> list[Registered] | Failure:
-    """Import, check and register one plugin, and collect its entries: all of them or none."""
+    """Import, check and register one plugin, and collect its entries: all of them or none.
+
+    What it prints goes to stderr: stdout belongs to the command.
+    """
     info = candidate.info
     try:
-        return _register(manager, candidate)
+        with redirect_stdout(sys.stderr):
+            return _register(manager, candidate)
     except _HookError as error:
         cause = error.__cause__ or error
         return Failure(info, f"{first_line(cause)}, in hook {error}", cause)
@@ -149,6 +158,12 @@ def _check_entry(hook: str, entry: Entry) -> None:
             f"{entry.kind} entry {entry.name!r}: its config {entry.config.__name__} must derive from "
             f"{base.__module__}.{base.__name__}"
         )
+    for config in entry.config.__mro__:
+        if issubclass(config, base) and get_annotations(config) and "__dataclass_fields__" not in vars(config):
+            raise PluginError(
+                f"{entry.kind} entry {entry.name!r}: its config {config.__name__} is no dataclass, so its settings "
+                "would be lost; put @dataclass above the class"
+            )
     try:
         OmegaConf.structured(entry.config)
     except OmegaConfBaseException as error:
