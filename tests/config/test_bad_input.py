@@ -59,8 +59,11 @@ from vime_core.testing.components import OVERRIDES
         ("rollout.temperature=0", "rollout.temperature=0.0: must be more than 0"),
         ("rollout.top_p=1.5", "rollout.top_p=1.5: must be more than 0 and at most 1"),
         ("train.adam_beta2=1", "train.adam_beta2=1.0: must be at least 0 and less than 1"),
-        ("train.lr=nan", "train.lr=nan: must be at least 0"),
-        ("train.lr=inf", "train.lr=inf: must be at least 0"),
+        ("train.lr=nan", "train.lr=nan: must be finite"),
+        ("train.lr=inf", "train.lr=inf: must be finite"),
+        ("rewards.acme.weight=nan", "rewards.acme.weight=nan: must be finite"),
+        ("rewards.acme.weight=-inf", "rewards.acme.weight=-inf: must be finite"),
+        ("deadlines.start=inf", "deadlines.start=inf: must be finite"),
         ("rollout.memory_gib=0", "rollout.memory_gib=0.0: must be more than 0"),
         ("filter=[acme] filters.acme.every=0", "filters.acme.every=0: must be at least 1"),
         # selections
@@ -82,6 +85,9 @@ from vime_core.testing.components import OVERRIDES
             "filters.acme is set, but filter 'acme' is not chosen; choose it with filter=[..., acme]",
         ),
         ("filters.nosuch.every=2", "unknown filter 'nosuch'; there are acme"),
+        ("filter=[acme,acme]", "filter=[acme,acme]: acme is given twice; give each name once"),
+        ("experiment=mine.yaml", "experiment=mine.yaml: a name is without .yaml: write mine"),
+        ("hardware=cpu.yaml", "hardware=cpu.yaml: a name is without .yaml: write cpu"),
         ("hardware=cpuu", "unknown hardware 'cpuu'; there are cpu"),
         # overrides that cannot be read
         ("'a b'", "cannot read override 'a b': write key=value"),
@@ -116,12 +122,24 @@ def test_one_line_names_the_thing_and_the_remedy(acme, override, message):
         ("train: {stps: 3}", "unknown key train.stps (experiment/bad.yaml); did you mean train.steps?"),
         ("train: {steps: abc}", "train.steps=abc (experiment/bad.yaml): must be a whole number"),
         ("nosuch: 3", "unknown key nosuch (experiment/bad.yaml)"),
-        ("train: 5", "no training backend is chosen; choose one with train=<name> (acme, none)"),
+        ("train: 5", "train=5 (experiment/bad.yaml): must be a section with keys below it"),
+        ("train:", "train (experiment/bad.yaml) is empty: put keys below it, or leave it out"),
+        ("run:", "run (experiment/bad.yaml) is empty: put keys below it, or leave it out"),
         ("run: 5", "run=5 (experiment/bad.yaml): must be a section with keys below it"),
         ("train:\n  steps: [", "experiment/bad.yaml line 3 is not valid YAML"),
         ("- a", "experiment/bad.yaml must hold keys and values, not list"),
         ("defaults:\n  - override /filter: [nosuch]", "unknown filter 'nosuch'; there are acme"),
         ("defaults:\n  - nosuch", "unknown experiment 'nosuch'"),
+        ("defaults:\n  - quickstrt", "'quickstrt' (experiment/bad.yaml); there are bad, quickstart,"),
+        ("defaults:\n  - quickstrt", "; did you mean quickstart?"),
+        ("defaults:\n  - quickstart.yaml", "experiment/bad.yaml: defaults: a name is without .yaml: write quickstart"),
+        (
+            "defaults:\n  - override /rewrd: [acme]",
+            "experiment/bad.yaml: 'override /rewrd' names no group of components; did you mean /reward?",
+        ),
+        ("defaults:\n  - override /zz: a", "'override /zz' names no group of components; there are model, data"),
+        ("defaults:\n  - override hardware: cpu", "experiment/bad.yaml: write 'override /hardware', with /, for 'over"),
+        ("defaults:\n  - override /filter: [acme, acme]", "experiment/bad.yaml: override /filter: acme is given twice"),
         ("algorithm: {name: other}", "unknown algorithm 'other'; there are acme"),
         ("rewards: {other: {weight: 2}}", "unknown reward 'other'; there are acme"),
         ("filters: {acme: {every: 2}}", "filters.acme (experiment/bad.yaml) is set, but filter 'acme' is not chosen"),
@@ -133,6 +151,23 @@ def test_a_mistake_in_a_file_names_the_file(acme, experiment, text, message):
         acme("experiment=bad")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("header", ["", "# mine\n# @package _global_\n", "# @pakage _global_\n", "# @package train\n"])
+@pytest.mark.parametrize("chosen", ["bad", "outer"])
+def test_an_experiment_without_its_first_line_is_told(acme, experiment, tmp_path, header, chosen):
+    experiment("outer", "defaults:\n  - bad\n")
+    file = tmp_path / "conf" / "experiment" / "bad.yaml"
+    file.write_text(f"{header}defaults:\n  - override /hardware: cpu\n")
+    with pytest.raises(ConfigError) as caught:
+        acme(f"experiment={chosen}")
+    assert str(caught.value) == f"{file}: its first line must be '# @package _global_', with nothing above it"
+
+
+def test_a_main_file_of_ones_own_is_not_passed_over(acme, tmp_path):
+    (tmp_path / "conf" / "config.yaml").write_text("run: {name: mine}\n")
+    with pytest.raises(ConfigError, match=r"conf/config\.yaml is not read: give it with --config, or rename it"):
+        acme()
 
 
 def test_what_is_required_is_named_with_how_to_set_it(acme):

@@ -83,6 +83,24 @@ def test_an_experiment_chooses_components_and_sets_keys(acme, experiment):
     assert composed.provenance["algorithm.name"] == "command line"
 
 
+def test_of_two_files_with_one_name_the_users_own_is_taken(acme, experiment, site, tmp_path):
+    experiment("quickstart", "run: {name: mine}\n")
+    experiment("acme_quick", "run: {seed: 5}\n")
+    shipped = site.folder / "acme" / "conf" / "experiment"
+    shipped.mkdir(parents=True)
+    for name in ("quickstart", "acme_quick"):
+        (shipped / f"{name}.yaml").write_text("# @package _global_\nrun: {name: shipped}\n")
+    composed = acme("experiment=[quickstart,acme_quick]")
+    assert (composed.typed.run.name, composed.typed.run.seed) == ("mine", 5)
+    assert composed.provenance["run.name"] == "experiment/quickstart.yaml"
+    assert composed.typed.evals == {}
+    (tmp_path / "conf" / "experiment" / "acme_quick.yaml").unlink()
+    assert acme("experiment=acme_quick").typed.run.name == "shipped"
+    (shipped.parent / "hardware").mkdir()
+    (shipped.parent / "hardware" / "cpu.yaml").write_text("# @package _global_\nrun: {name: shipped}\n")
+    assert acme("hardware=cpu").typed.run.name == "run"
+
+
 def test_experiments_can_be_combined_and_left_out(acme, experiment):
     experiment("one", "train: {steps: 1}\nrun: {name: one}\n")
     experiment("two", "train: {steps: 2}\n")

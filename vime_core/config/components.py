@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vime_core.config.slots import AUTO_CONFIGS, SEVERAL, SINGLE, default_settings
-from vime_core.config.sources import DEFAULT, chosen_in, component_defaults, origin_of, where_from
+from vime_core.config.sources import DEFAULT, chosen_in, component_defaults, no_section, origin_of, where_from
 from vime_core.errors import ConfigError
 from vime_core.plugins.auto import choose_accelerator, choose_sync, has_engines
 from vime_core.plugins.kinds import AUTO, entry_type_of
@@ -48,6 +48,10 @@ def choose_components(
     """
     chosen: dict[str, Registered] = {}
     for group in SINGLE:
+        if group in merged.tree and not isinstance(merged.tree[group], dict):
+            # The choice of a component, made on the command line, is told as the origin of what replaced it.
+            told = {key: source.label for source in merged.sources for key in source.content if key == group}
+            raise no_section(group, merged.tree[group], told)
         name = _name(plugins, group, merged.tree.get(group))
         if name != AUTO or group not in AUTO_CONFIGS:
             with chosen_in(provenance.get(f"{group}.name", "")):

@@ -10,7 +10,7 @@ from vime_core.config.components import choose_components
 from vime_core.config.composed import ComposedConfig
 from vime_core.config.limits import check_limits, missing_keys
 from vime_core.config.location import conf_folder
-from vime_core.config.merge import Merged, merge
+from vime_core.config.merge import Merged, merge, search_folders
 from vime_core.config.overrides import given_value, parse_overrides
 from vime_core.config.saved import SavedConfig
 from vime_core.config.sources import DEFAULT, chosen_files, leaves, provenance, read_yaml
@@ -143,7 +143,7 @@ def _blocked(parsed: Sequence[Override], folder: Path, name: str, config_folder:
 
 def _chosen_files(parsed: Sequence[Override], folder: Path, name: str, config_folder: Path | None) -> list[Path]:
     main = folder / f"{name}.yaml"
-    chosen = chosen_files(parsed, [folder, *([config_folder] if config_folder else [])])
+    chosen = chosen_files(parsed, search_folders(folder, config_folder))
     return [*([main] if main.is_file() else []), *chosen]
 
 

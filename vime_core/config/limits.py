@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from vime_core.config.sources import where_from
 from vime_core.errors import ConfigError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_limits(config: DictConfig, provenance: Mapping[str, str]) -> None:
-    """Check every value of a typed tree; missing ones and null are left out.
+    """Check every value of a typed tree: numbers are finite and within limits; missing ones and null are left out.
 
     Args:
         config: typed tree.
@@ -26,7 +26,7 @@ def check_limits(config: DictConfig, provenance: Mapping[str, str]) -> None:
     Raises:
         ConfigError: names key, value and what is allowed.
     """
-    for key, value, limits in _limited(config, ""):
+    for key, value, limits in _values(config, ""):
         fault = _fault(value, limits)
         if fault:
             raise ConfigError(f"{key}={value}{where_from(provenance, key)}: must be {fault}")
@@ -49,7 +49,7 @@ def check_complete(config: DictConfig) -> None:
         raise ConfigError(f"required but not set: {', '.join(missing)}; add {example} to the command line")
 
 
-def _limited(node: DictConfig, path: str) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+def _values(node: DictConfig, path: str) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     config = OmegaConf.get_type(node)
     metadata = {field.name: field.metadata for field in fields(config)} if is_dataclass(config) else {}
     for name in node:
@@ -58,12 +58,20 @@ def _limited(node: DictConfig, path: str) -> Iterator[tuple[str, Any, Mapping[st
         key = f"{path}.{name!s}" if path else str(name)
         value = node[name]
         if isinstance(value, DictConfig):
-            yield from _limited(value, key)
-        elif value is not None and metadata.get(str(name)):
-            yield key, value, metadata[str(name)]
+            yield from _values(value, key)
+        elif value is not None:
+            yield key, value, metadata.get(str(name), {})
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, ListConfig):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _fault(value: Any, limits: Mapping[str, Any]) -> str | None:
+    if not _is_finite(value):
+        return "finite"
     choices = limits.get("choices", ())
     if choices and value not in choices:
         close = get_close_matches(str(value), choices, n=1)
@@ -77,6 +85,6 @@ def _fault(value: Any, limits: Mapping[str, Any]) -> str | None:
         (below, "less than", lambda bound: value < bound),
     ]
     given = [(bound, words, holds) for bound, words, holds in bounds if bound is not None]
-    if given and not (math.isfinite(value) and all(holds(bound) for bound, _, holds in given)):
+    if not all(holds(bound) for bound, _, holds in given):
         return " and ".join(f"{words} {bound:g}" for bound, words, _ in given)
     return None

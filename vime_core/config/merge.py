@@ -18,12 +18,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from vime_core.config.choices import check_groups, chooses, included_files
 from vime_core.config.overrides import SEARCH_PATH, for_hydra, given_value
 from vime_core.config.saved import SAVED
 from vime_core.config.slots import SEVERAL, SINGLE
 from vime_core.config.sources import (
     Source,
-    chooses,
     chosen_files,
     chosen_in,
     config_source,
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
     from vime_core.config.saved import SavedConfig
     from vime_core.plugins.manager import Plugins
+
+
+USER = "--config-dir"
+"""Who provides the user's own files, as Hydra names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +74,26 @@ def merge(
         folder: where the config is.
         name: file name without `.yaml`.
         overrides: checked by `parse_overrides`.
-        extra_folder: further groups of files, e.g. the user's own experiments.
+        extra_folder: further groups of files, e.g. the user's own experiments; they come before all others.
         saved: a whole configuration to start from instead of `name`; the folder has the groups of files only.
 
     Raises:
         ConfigError: for a file or a combination that cannot be merged.
         PluginError: for a component that does not exist.
     """
-    lines = [*for_hydra(overrides), *_search_path(plugins, overrides, extra_folder)]
-    files = chosen_files(overrides, [folder, *([extra_folder] if extra_folder else []), *plugins.conf_folders])
-    errors = _one_line_errors(plugins, files)
-    with offered(plugins), errors, initialize_config_dir(str(folder.resolve()), version_base="1.3"):
+    *above, folder = search_folders(folder, extra_folder)
+    passed_over = [] if saved else [place / f"{name}.yaml" for place in above if (place / f"{name}.yaml").is_file()]
+    if passed_over:
+        raise ConfigError(f"{passed_over[0]} is not read: give it with --config, or rename it")
+    given = [str(place) for place in given_value(overrides, SEARCH_PATH) or ()]
+    below = [*given, *map(str, plugins.conf_folders)]
+    lines = [*for_hydra(overrides), f"{SEARCH_PATH}={below!r}"]
+    folders = [*above, folder, *(Path(place) for place in below if "://" not in place)]
+    files = included_files(chosen_files(overrides, folders), folders)
+    errors = _one_line_errors(plugins, files, folders)
+    with offered(plugins), errors, initialize_config_dir(str(folder), version_base="1.3"):
+        for place in above:
+            _search_first(place)
         if saved is not None:
             name = SAVED
             _offer(saved.node())
@@ -93,12 +106,15 @@ def merge(
     return Merged(tree, [*sources, override_source(overrides)], frozenset(item.config_path for item in merged))
 
 
-def _search_path(plugins: Plugins, overrides: Sequence[Override], extra_folder: Path | None) -> list[str]:
-    """Where files are looked for besides vime's own folder: what the user names comes before what plugins ship."""
-    given = [str(place) for place in given_value(overrides, SEARCH_PATH) or ()]
-    folders = [*([extra_folder.resolve()] if extra_folder is not None else []), *plugins.conf_folders]
-    places = [*given, *(folder.as_uri() for folder in folders)]
-    return [f"{SEARCH_PATH}={places!r}"] if places else []
+def search_folders(folder: Path, extra_folder: Path | None) -> list[Path]:
+    """Where files are looked for before plugins are loaded: what the user names comes first."""
+    return list(dict.fromkeys(place.resolve() for place in (extra_folder, folder) if place is not None))
+
+
+def _search_first(folder: Path) -> None:
+    """Let Hydra look into a folder before that with the config it begins with."""
+    # Hydra's setting of a search path appends to this one, and has it take effect.
+    GlobalHydra.instance().config_loader().get_search_path().prepend(USER, str(folder))
 
 
 def _offer(node: dict[str, Any]) -> None:
@@ -126,20 +142,23 @@ def _folders(composed: DictConfig) -> list[Path]:
 
 
 @contextmanager
-def _one_line_errors(plugins: Plugins, files: Sequence[Path]) -> Iterator[None]:
+def _one_line_errors(plugins: Plugins, files: Sequence[Path], folders: Sequence[Path]) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=r"provider=.* is not available", category=UserWarning)
         try:
             yield
         except MissingConfigException as error:
-            raise _missing_config(plugins, error, files) from error
+            raise _missing_config(plugins, error, files, folders) from error
         except yaml.YAMLError as error:
             raise ConfigError(yaml_fault(error, "a configuration file")) from error
         except (HydraException, OmegaConfBaseException, UserWarning, ValueError) as error:
+            check_groups(files)
             raise ConfigError(" ".join(line.strip() for line in str(error).splitlines()[:2])) from error
 
 
-def _missing_config(plugins: Plugins, error: MissingConfigException, files: Sequence[Path]) -> ConfigError:
+def _missing_config(
+    plugins: Plugins, error: MissingConfigException, files: Sequence[Path], folders: Sequence[Path]
+) -> ConfigError:
     path = error.missing_cfg_file or ""
     group, _, name = str(path).rpartition("/")
     places = (f"{file.parent.name}/{file.name}" for file in files if chooses(file, group, name))
@@ -147,7 +166,8 @@ def _missing_config(plugins: Plugins, error: MissingConfigException, files: Sequ
     if group in (*SINGLE, *SEVERAL):
         with chosen_in(place):
             plugins.find(group, name)
-    options = [str(option) for option in error.options or ()]
+    # Hydra tells no options for a name in a file's own defaults list.
+    options = sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
     close = get_close_matches(name, options, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     known = f"; there are {', '.join(options)}" if options else ""

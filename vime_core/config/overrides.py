@@ -119,3 +119,16 @@ def _check_choice(text: str, key: str, value: object) -> None:
     if not all(isinstance(name, str) for name in names):
         remedy = f"{key}=[] for none" if key in SEVERAL else f"{key}=null for none"
         raise ConfigError(f"{text}: {key} takes names, as in {key}=[a,b]; {remedy}")
+    fault = names_fault(names)
+    if fault:
+        raise ConfigError(f"{text}: {fault}")
+
+
+def names_fault(names: Sequence[object]) -> str | None:
+    """What is wrong with the names that one group is given, or None."""
+    for name in names:
+        if names.count(name) > 1:
+            return f"{name} is given twice; give each name once"
+        if isinstance(name, str) and name.endswith(".yaml"):
+            return f"a name is without .yaml: write {name.removesuffix('.yaml')}"
+    return None

@@ -61,25 +61,20 @@ def config_source(config_path: str, package: str, folders: Sequence[Path], owner
 
 
 def chosen_files(overrides: Sequence[Override], folders: Sequence[Path]) -> list[Path]:
-    """The experiments and hardware profiles of these folders that the command line chooses."""
+    """The experiments and hardware profiles that the command line chooses; of two with one name the first folder's."""
     files: list[Path] = []
     for override in overrides:
         group, value = override.key_or_group, override.value()
         if group in FILE_GROUPS:
-            names = value if isinstance(value, list) else [value]
-            files += [folder / group / f"{name}.yaml" for name in names for folder in folders]
-    return [file for file in files if file.is_file()]
+            files += first_files(folders, group, value if isinstance(value, list) else [value])
+    return files
 
 
-def chooses(file: Path, group: str, name: str) -> bool:
-    """Whether the defaults list of a file chooses `name` of a group."""
-    defaults = read_yaml(file).get("defaults")
-    for item in defaults if isinstance(defaults, list) else []:
-        for key, value in item.items() if isinstance(item, dict) else [str(item).rpartition("/")[::2]]:
-            chosen_group = key.removeprefix("override ").strip(" /") or file.parent.name
-            if chosen_group == group and name in (value if isinstance(value, list) else [value]):
-                return True
-    return False
+def first_files(folders: Sequence[Path], group: str, names: Sequence[Any]) -> list[Path]:
+    """The file of each name of a group, in the first folder that has one; those that no folder has are left out."""
+    files = ([folder / group / f"{name}.yaml" for folder in folders] for name in names)
+    found = (next((file for file in places if file.is_file()), None) for places in files)
+    return [file for file in found if file is not None]
 
 
 def override_source(overrides: Sequence[Override]) -> Source:
@@ -156,16 +151,36 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: names file and line.
     """
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_text(file))
     except yaml.YAMLError as error:
         raise ConfigError(yaml_fault(error, str(file))) from error
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{file} must hold keys and values, not {type(content).__name__}")
     return content
+
+
+def read_text(file: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+
+
+def no_section(key: str, value: Any, provenance: Mapping[str, str]) -> ConfigError:
+    """For a key that has keys below it and got a value, or nothing."""
+    origin = where_from(provenance, key)
+    if value is None:
+        return ConfigError(f"{key}{origin} is empty: put keys below it, or leave it out")
+    return ConfigError(f"{key}={value}{origin}: must be a section with keys below it")
 
 
 def yaml_fault(error: yaml.YAMLError, file: str) -> str:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vime_core.config import schema
 from vime_core.config.slots import NAMED_SECTIONS
-from vime_core.config.sources import leaves, where_from
+from vime_core.config.sources import leaves, no_section, where_from
 from vime_core.errors import ConfigError
 
 TYPE_NAMES: Mapping[Any, str] = {
@@ -61,7 +61,7 @@ class TypedTree:
             child = None if OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name) else node[name]
             if isinstance(child, DictConfig) and (OmegaConf.get_type(child) is not dict or key in NAMED_SECTIONS):
                 if not isinstance(value, Mapping):
-                    raise ConfigError(f"{key}={value}{self._origin(key)}: must be a section with keys below it")
+                    raise no_section(key, value, self._provenance)
                 self._fill(child, value, key)
             else:
                 self._set(node, str(name), value, key)
