@@ -53,7 +53,8 @@ def export_model(
         max_shard_bytes: A file gets no further tensor that would make it larger.
 
     Raises:
-        ModelError: when the folder exists, or a tensor is unknown, missing, repeated or of a wrong shape.
+        ModelError: when the folder exists or cannot be written, or a tensor is unknown, missing, repeated or of a wrong
+            shape.
     """
     if folder.exists():
         raise ModelError(f"{folder} exists already; export to a new folder, or remove it first")
@@ -131,10 +132,19 @@ class _ShardWriter:
         return self._folder / f"part-{index:05d}"
 
     def _flush(self) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         part = self._part(len(self._shards))
-        save_file(self._shard, part, metadata={"format": "pt"})
+        try:
+            save_file(self._shard, part, metadata={"format": "pt"})
+        except SafetensorError as error:
+            place = self._folder.parent
+            free = shutil.disk_usage(place).free >> 20
+            raise ModelError(
+                f"cannot write weights in {place} ({error}; {free} MiB are free there); make room, or choose another "
+                "place"
+            ) from error
         part.chmod(0o644)  # safetensors lets only the owner read
         self._shards.append(list(self._shard))
         self._total_bytes += self._shard_bytes

@@ -219,6 +219,22 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model"]
 
 
+def test_a_full_disk_is_told_in_one_line(model: Any, start: Callable[..., Any], tmp_path: Path) -> None:
+    start(model).save(tmp_path / "saved")
+    shutil.copytree(model.path, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    for arguments in (["model"], ["saved/model", "--model", str(tmp_path / "model")]):
+        source, *model_option = arguments
+        limited = f"ulimit -f 100; exec {sys.executable} -m vime_core.cli convert {tmp_path / source} {tmp_path / 'x'}"
+        command = ["bash", "-c", " ".join([limited, *model_option])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "cannot write" in done.stderr
+        assert "MiB are free there); make room" in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "saved"]
+
+
 @pytest.mark.full
 def test_a_checkpoint_that_cannot_be_read_is_told_in_one_line(make_model: Callable[..., Any], tmp_path: Path) -> None:
     for name, changes in (("small", {}), ("large", {"num_hidden_layers": 3})):

@@ -87,7 +87,7 @@ def save(folder: Path, model: mcore.DistributedDataParallel, optimizer: mcore.Ch
     except UNWRITABLE as error:
         free = shutil.disk_usage(folder.parent).free >> 20
         raise RunFolderError(
-            f"cannot save to {folder} ({_first_line(error)}; {free} MiB are free there); make room, then go on from "
+            f"cannot save to {folder} ({first_line(error)}; {free} MiB are free there); make room, then go on from "
             "the last checkpoint (resume.run)"
         ) from error
 
@@ -110,7 +110,7 @@ def load(folder: Path, model: mcore.DistributedDataParallel, optimizer: mcore.Ch
             restore_random_states(torch.load(_rank_file(folder, distributed.get_rank()), weights_only=True)["random"])
     except UNREADABLE as error:
         raise RunFolderError(
-            f"{folder} is damaged or of another model ({_first_line(error)}); resume from another one, or start anew"
+            f"{folder} is damaged or of another model ({first_line(error)}); resume from another one, or start anew"
         ) from error
     model.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -150,7 +150,7 @@ def _state(
     }
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """What went wrong; torch wraps the errors of all ranks in one."""
     if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]

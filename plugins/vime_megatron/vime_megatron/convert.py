@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import shutil
 from collections import Counter
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -59,9 +60,11 @@ class MegatronConverter:
 
         Raises:
             ModelError: when the tensors of the folder differ in dtype.
+            RunFolderError: when the checkpoint cannot be written, e.g. because the disk is full.
         """
+        dtype = _dtype(self._model)
         folder.mkdir()
-        with _skeleton(self._model, _dtype(self._model)) as skeleton:
+        with _skeleton(self._model, dtype) as skeleton, _room_told(folder):
             mcore.dist_checkpointing.save(
                 skeleton.policy.sharded_state_dict(),
                 str(folder),
@@ -280,8 +283,21 @@ def _told(folder: Path) -> Iterator[None]:
     try:
         yield
     except (*checkpoint.UNREADABLE, ValueError) as error:
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        told = checkpoint.first_line(error)
         raise RunFolderError(f"{folder} is damaged, no checkpoint of Megatron, or of another model ({told})") from error
+
+
+@contextmanager
+def _room_told(folder: Path) -> Iterator[None]:
+    """A checkpoint that cannot be written is told with the room there is."""
+    try:
+        yield
+    except checkpoint.UNWRITABLE as error:
+        free = shutil.disk_usage(folder.parent).free >> 20
+        raise RunFolderError(
+            f"cannot write checkpoint {folder.name} ({checkpoint.first_line(error)}; {free} MiB are free there); make "
+            "room, or choose another place"
+        ) from error
 
 
 def _dtype(model: LocalModel) -> torch.dtype:
