@@ -148,8 +148,6 @@ def test_check_runs_the_suite_and_tells_the_result(checked, capsys):
 
 
 def test_check_counts_the_tests_that_need_engines_and_says_where_they_run(checked, capsys):
-    assert main(["plugins", "check", "files"]) == 0
-    assert "skipped" not in capsys.readouterr().out
     checked.install(
         "rollouts",
         {"rollouts": "rollouts.hooks"},

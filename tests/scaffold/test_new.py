@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 import tomllib
 from packaging.requirements import Requirement
 
+from examples.quickstart.make_assets import make_assets
+from examples.quickstart.warmup import WarmUp
 from vime_core import __version__
 from vime_core.cli import main
 from vime_core.config.slots import SEVERAL, SINGLE
+from vime_core.run.metrics import read_metrics
 from vime_core.scaffold import KINDS, TEMPLATES, write_package
 from vime_core.testing.distributions import FakeSite
 
@@ -91,6 +95,21 @@ def test_the_packages_of_all_kinds_pass_their_tests_and_rollout_and_sync_are_a_p
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_train_command_of_the_readme_trains_with_a_generated_pair(environment, tmp_path):
+    environment.install(write_package("rollout", "pair_rollout", tmp_path / "rollout"))
+    environment.install(write_package("sync", "pair", tmp_path / "sync"))
+    make_assets(tmp_path / "assets", 0, WarmUp(steps=3, batch=8, report_every=3))
+    [command] = re.findall(r"^    (vime train .+) \.\.\.$", (tmp_path / "sync" / "README.md").read_text(), re.MULTILINE)
+    settings = "hardware=cpu model.path=assets/model data.train=assets/train.parquet reward=dapo_math train.steps=2"
+    sizes = " ".join(f"rollout.{name}" for name in ("prompts_per_step=4", "samples_per_prompt=2", "num_engines=2"))
+    tokens = "rollout.max_prompt_tokens=1280 rollout.max_response_tokens=24"
+    done = environment.run("bash", "-c", f"{command} {settings} {sizes} {tokens}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["step"] for row in read_metrics(next(tmp_path.glob("outputs/*/*/metrics.jsonl")))] == [1, 2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
