@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 
 from vime_core.cli import main
 from vime_core.data.batching import build_update
-from vime_core.errors import RunFolderError
 from vime_core.loop.convert import MAX_SHARD_BYTES
 from vime_core.models.stacked import open_weights
 from vime_core.models.tensors import tensor_shapes
@@ -160,27 +159,32 @@ def test_what_several_ranks_wrote_is_read(
     tmp_path: Path,
 ) -> None:
     """Trained float32 weights of two ranks, bit for bit; padding of the vocabulary is left out, as is the optimizer."""
-    from vime_megatron.convert import MegatronConverter
-
     algorithm = GRPO(GRPOConfig())
     job: dict[str, Any] = {}
-    counted: list[int] = []
     (batch,) = build_update(samples, algorithm, max_tokens=24, ranks=1) or []
     for name, (changes, settings) in LAYOUTS.items():
         calls = [("update", batch, algorithm), ("save", tmp_path / name), ("weights",)]
         job[name] = [(make_context(make_model(**changes), world_size=2, **settings), calls)]
     saved = ranks_program.run_ranks(tmp_path, job, 2, deadline_s=DEADLINE_S)[0]
     for name, (changes, _) in LAYOUTS.items():
-        converter = MegatronConverter(make_model(**changes))
-        counted.clear()
-        found = {key: tensor.clone() for key, tensor in converter.read(tmp_path / name / "model", counted.append)}
-        (results,) = saved[name]
-        assert found.keys() == results[-1].keys()
-        assert all(torch.equal(found[key], tensor) for key, tensor in results[-1].items()), name
-        assert sum(counted) == sum(tensor.nbytes for tensor in found.values())
-    smaller = MegatronConverter(make_model(vocab_size=128))
-    with pytest.raises(RunFolderError, match=r"rows 128 to 132, past the vocabulary"):
-        list(smaller.read(tmp_path / "dense TP2+SP" / "model", lambda _: None))
+        model, output = make_model(**changes), tmp_path / f"{name} back"
+        done = convert(tmp_path / name / "model", output, "--model", complete(model, tmp_path / f"{name} base"))
+        assert done.returncode == 0, done.stderr
+        found, ((*_, expected),) = tensors_of(output, model), saved[name]
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], tensor) for key, tensor in expected.items()), name
+    smaller = complete(make_model(vocab_size=128), tmp_path / "smaller")
+    done = convert(tmp_path / "dense TP2+SP" / "model", tmp_path / "x", "--model", smaller)
+    assert done.returncode == 2
+    assert "has values in rows 128 to 132, beyond the vocabulary" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def complete(model: Any, folder: Path) -> Path:
+    """A copy of a model's folder, with the tokenizer that a model folder must have."""
+    shutil.copytree(model.path, folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
 
 
 def test_a_checkpoint_keeps_its_dtype(model: Any, start: Callable[..., Any], tmp_path: Path) -> None:
