@@ -40,7 +40,10 @@ KINDS = {
 
 HOOKS = """
 import json
+from dataclasses import dataclass
 from pathlib import Path
+
+from omegaconf import MISSING
 
 from vime_core import hookimpl
 from vime_core.data.config import FilesConfig
@@ -49,9 +52,14 @@ from vime_core.plugins.kinds import HOOK_ENTRIES, config_base
 NAMES = json.loads((Path(__file__).parent / "names.json").read_text())
 
 
+@dataclass(kw_only=True)
+class Settings(FilesConfig):
+    name: str = MISSING
+
+
 def register(hook, module):
     entry = HOOK_ENTRIES[hook]
-    config = FilesConfig if module == "prompt_sources" else config_base(entry)
+    config = Settings if module == "prompt_sources" else config_base(entry)
 
     def implementation():
         return [
