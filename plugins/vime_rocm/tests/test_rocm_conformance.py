@@ -1,7 +1,11 @@
-"""The standard tests of accelerators; without a device, those of masks, names and reasons."""
+"""The standard tests; without a device, those of masks, names and reasons."""
 
-from vime_core.testing import AcceleratorSuite
+from vime_core.testing import AcceleratorSuite, SyncStrategySuite
 
 
 class TestConformance(AcceleratorSuite):
     entry = "rocm"
+
+
+class TestIpc(SyncStrategySuite):
+    entry = "rocm_ipc"

@@ -11,14 +11,9 @@ import torch
 from vime_core.accelerators.device_memory import CudaMemory, handle_to_json
 from vime_core.plugins.auto import choose_sync
 from vime_core.plugins.manager import load_plugins
-from vime_core.testing import SyncStrategySuite
 from vime_rocm.memory import RocmMemory
 
 HANDLE = handle_to_json((3, b"memory", 4096, 512, b"/counter", 7, b"event", True))
-
-
-class TestConformance(SyncStrategySuite):
-    entry = "rocm_ipc"
 
 
 @pytest.mark.parametrize(
