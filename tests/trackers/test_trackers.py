@@ -58,7 +58,9 @@ def test_trackers_are_chosen_by_name_and_configured(tmp_path):
         )
         assert composed.tree["trackers"]["wandb"]["mode"] == "offline"
         assert composed.tree["trackers"]["wandb"]["project"] == "p"
-        with pytest.raises(ConfigError, match=r"trackers\.wandb\.mode=never \(command line\): must be one of offline, online"):
+        with pytest.raises(
+            ConfigError, match=r"trackers\.wandb\.mode=never \(command line\): must be one of offline, online"
+        ):
             compose([*OVERRIDES, "tracker=[wandb]", "trackers.wandb.mode=never"], require_available=False)
 
 
