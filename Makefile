@@ -17,10 +17,6 @@ OVERRIDES ?=
 # More arguments for pytest, e.g. make test PYTEST_ARGS="-k packing -x"
 PYTEST_ARGS ?=
 
-# These tests start rank after rank in pytest's own process, where the threads of their gloo groups stay until it ends
-# and would take the cores from whatever runs after them: so they have a process of their own, which comes last.
-IN_PROCESS_RANKS := plugins/vime_megatron
-
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -57,12 +53,10 @@ lint: install  ## style, types, import contracts
 	$(BIN)/lint-imports
 
 test: lint  ## install, lint, and the tests that `full` does not mark
-	$(BIN)/python -m pytest -m "not full" --ignore=$(IN_PROCESS_RANKS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "not full" $(IN_PROCESS_RANKS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not full" $(PYTEST_ARGS)
 
 test-full: lint  ## install, lint, and all tests
-	$(BIN)/python -m pytest --ignore=$(IN_PROCESS_RANKS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest $(IN_PROCESS_RANKS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lock: install  ## write requirements/cpu.txt anew from cpu.in and .venv
 	$(BIN)/python requirements/lock.py

@@ -15,7 +15,7 @@ from vime_megatron.metrics import reduce_metrics
 from vime_megatron.model import build_model, uniform_lengths
 from vime_megatron.optimizer import build_optimizer, gradient_norm, set_rates, step
 from vime_megatron.passes import Passes
-from vime_megatron.ranks import Ranks
+from vime_megatron.ranks import Ranks, leave_groups
 from vime_megatron.reference import ReferenceWeights
 from vime_megatron.schedule import learning_rate
 from vime_megatron.weights import WeightMap
@@ -156,4 +156,4 @@ class MegatronBackend:
 
     def close(self) -> None:
         """Leave Megatron's process groups; safe to call twice."""
-        mcore.parallel_state.destroy_model_parallel()
+        leave_groups()

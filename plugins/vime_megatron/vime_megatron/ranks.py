@@ -102,3 +102,16 @@ class Ranks:
         every = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
         distributed.all_gather(every, mine)
         return [Place(*place.tolist()) for place in every]
+
+
+def leave_groups() -> None:
+    """End the process groups that `Ranks` started; safe to call twice.
+
+    Megatron's `destroy_model_parallel` only forgets them, and each gloo group keeps three threads that wake all the
+    time.
+    """
+    # `parallel_state` keeps this list for its timeouts; None stands for the group of all ranks, which is not its own.
+    for group in mcore.parallel_state._global_process_group_list or ():
+        if group is not None:
+            distributed.destroy_process_group(group)
+    mcore.parallel_state.destroy_model_parallel()
