@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from yarl import URL
 
-from vime_core.errors import EngineError
-from vime_vllm.ports import HOST
+from vime_core.errors import EngineError, ResourceError
+from vime_vllm import ports
+from vime_vllm.ports import HOST, free_port
 from vime_vllm.router import Router
 
 
@@ -46,3 +47,20 @@ def test_a_router_whose_port_is_taken(make_context, keeper, engine_url, tmp_path
         finally:
             router.stop()
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_ports_are_not_those_that_the_kernel_gives_to_others():
+    first, last = map(int, ports._EPHEMERAL.read_text().split())
+    assert not any(first <= free_port() <= last for _ in range(50))
+
+
+def test_a_port_that_is_taken_is_not_chosen(tmp_path, monkeypatch):
+    with socket.create_server((HOST, free_port())) as server:
+        taken = server.getsockname()[1]
+        only = tmp_path / "range"
+        only.write_text(f"{taken + 1} 60999")
+        monkeypatch.setattr(ports, "_EPHEMERAL", only)
+        monkeypatch.setattr(ports, "_LOWEST", taken)
+        with pytest.raises(ResourceError, match=f"no free port from {taken} to {taken} at {HOST}"):
+            free_port()
+    assert free_port() == taken
