@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from vime_core.config.location import conf_folder
 from vime_core.config.schema import DEVICES
+from vime_core.models.layout import even_stages
 from vime_core.planning.devices import KNOWN
 from vime_core.planning.engine import EngineSettings, engine_bytes
-from vime_core.planning.layout import TrainLayout, even_stages
+from vime_core.planning.layout import TrainLayout
 from vime_core.planning.memory import GIB, Request, plan_memory
 from vime_core.planning.search import candidates, search, search_more_devices, search_share
 from vime_core.planning.shares import largest_part, lay_out, rank_parameters, state_bytes

@@ -171,7 +171,7 @@ def test_a_standard_test_cannot_be_replaced_without_a_reason():
             super().test_groups_stay_as_they_are()
 
         def test_of_my_own(self):
-            pass
+            assert self.entry == "mine"
 
     assert issubclass(TestMine, ComponentSuite)
 

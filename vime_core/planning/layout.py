@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vime_core.models.layout import Layout, even_stages
+
 if TYPE_CHECKING:
     from vime_core.config.schema import TrainConfig
     from vime_core.models.geometry import ModelGeometry
@@ -14,33 +16,10 @@ RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True)
-class TrainLayout:
-    """Sizes of every kind of parallelism, and what is computed again to save memory."""
+class TrainLayout(Layout):
+    """A layout, and what is computed again to save memory."""
 
-    world_size: int
-    tensor: int = 1
-    sequence: bool = False
-    """Whether tensor-parallel ranks share out the tokens between their matrices."""
-    stage_layers: tuple[int, ...] = ()
-    """Layers of each pipeline stage."""
-    expert: int = 1
-    expert_tensor: int = 1
     recompute: str = "none"
-
-    @property
-    def pipeline(self) -> int:
-        """Pipeline stages."""
-        return len(self.stage_layers)
-
-    @property
-    def data_parallel(self) -> int:
-        """Replicas of what is no expert."""
-        return self.world_size // (self.tensor * self.pipeline)
-
-    @property
-    def expert_data_parallel(self) -> int:
-        """Replicas of an expert."""
-        return self.world_size // (self.expert_tensor * self.expert * self.pipeline)
 
     def describe(self) -> str:
         """Short text, e.g. `TP2 DP1 full recompute`."""
@@ -67,9 +46,3 @@ def layout_of(config: TrainConfig, geometry: ModelGeometry) -> TrainLayout:
         expert_tensor=getattr(config, "expert_tensor_parallel", 1),
         recompute=getattr(config, "recompute", "none"),
     )
-
-
-def even_stages(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage, as even as it goes, earlier stages first."""
-    least, larger = divmod(layers, stages)
-    return tuple(least + (stage < larger) for stage in range(stages))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vime_core.models.layout import even_stages
 from vime_core.planning.devices import KNOWN
-from vime_core.planning.layout import even_stages
 from vime_core.planning.memory import plan_memory
 from vime_core.planning.search import candidates, search, search_more_devices, search_share
 

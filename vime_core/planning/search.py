@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vime_core.planning.layout import RECOMPUTE, TrainLayout, even_stages
+from vime_core.models.layout import even_stages
+from vime_core.planning.layout import RECOMPUTE, TrainLayout
 from vime_core.planning.memory import plan_memory
 
 if TYPE_CHECKING:

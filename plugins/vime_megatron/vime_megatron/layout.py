@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from vime_core.errors import ConfigError
+from vime_core.models.layout import Layout, even_stages
 
 if TYPE_CHECKING:
     from vime_core.models.geometry import ModelGeometry
     from vime_megatron.config import MegatronConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Sizes of every kind of parallelism; `data_parallel` replicas of `tensor` x `pipeline` ranks."""
-
-    world_size: int
-    tensor: int
-    sequence: bool
-    """Whether tensor-parallel ranks share out tokens between their matrices."""
-    stage_layers: tuple[int, ...]
-    """Layers of each pipeline stage."""
-    expert: int
-    expert_tensor: int
-
-    @property
-    def pipeline(self) -> int:
-        """Pipeline stages."""
-        return len(self.stage_layers)
-
-    @property
-    def data_parallel(self) -> int:
-        """Replicas of the model, each with micro-batches of its own."""
-        return self.world_size // (self.tensor * self.pipeline)
-
-    @property
-    def whole(self) -> bool:
-        """Whether every rank holds every parameter."""
-        return self.tensor == self.pipeline == self.expert == self.expert_tensor == 1
-
-    def stage_of(self, layer: int) -> int:
-        """The pipeline stage of a layer."""
-        return next(stage for stage, end in enumerate(accumulate(self.stage_layers)) if layer < end)
-
-    def first_layer(self, stage: int) -> int:
-        """The first layer of a pipeline stage."""
-        return sum(self.stage_layers[:stage])
 
 
 def plan_layout(config: MegatronConfig, geometry: ModelGeometry) -> Layout:
@@ -140,8 +102,7 @@ def _stage_layers(config: MegatronConfig, geometry: ModelGeometry) -> tuple[int,
             f"train.pipeline_parallel={stages} is more than the model's {layers} layers; set it to {layers} at most"
         )
     if chosen is None:
-        least, larger = divmod(layers, stages)
-        return tuple(least + (stage < larger) for stage in range(stages))
+        return even_stages(layers, stages)
     if len(chosen) != stages or sum(chosen) != layers or min(chosen) < 1:
         raise ConfigError(
             f"train.pipeline_layers={list(chosen)} must be {stages} numbers above 0 (train.pipeline_parallel) that add "

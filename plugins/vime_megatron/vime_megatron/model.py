@@ -18,8 +18,8 @@ from vime_megatron.router import Router
 
 if TYPE_CHECKING:
     from vime_core.models.geometry import ModelGeometry
+    from vime_core.models.layout import Layout
     from vime_megatron.config import MegatronConfig
-    from vime_megatron.layout import Layout
     from vime_megatron.packed import PackedSequences
     from vime_megatron.ranks import Ranks
 

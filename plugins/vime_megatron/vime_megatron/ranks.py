@@ -11,7 +11,7 @@ from torch import distributed
 from vime_megatron import mcore
 
 if TYPE_CHECKING:
-    from vime_megatron.layout import Layout
+    from vime_core.models.layout import Layout
 
 T = TypeVar("T")
 
