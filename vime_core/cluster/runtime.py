@@ -14,7 +14,6 @@ from vime_core.cluster import processes
 from vime_core.cluster.keeper import KeeperClient, register_descendants
 from vime_core.cluster.ray_signals import caller_handles_sigterm
 from vime_core.cluster.sessions import forked_children_apart
-from vime_core.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +64,6 @@ class RayRuntime:
         self._folder: Path | None = None
 
     def __enter__(self) -> RayRuntime:
-        self._check_shared_memory()
         os.environ.update(QUIET_ENVIRONMENT | CLOSED_ENVIRONMENT | dict(self._environment))
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         import ray
@@ -102,11 +100,3 @@ class RayRuntime:
         ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _check_shared_memory(self) -> None:
-        free = shutil.disk_usage("/dev/shm").free
-        if free < self._object_store_bytes:
-            raise ResourceError(
-                f"/dev/shm has {free >> 20} MiB free and Ray's object store needs {self._object_store_bytes >> 20}: "
-                "enlarge it (containers: --shm-size) or lower cluster.object_store_mib"
-            )
