@@ -8,6 +8,9 @@ import pytest
 from vime_core.cluster.keeper import Keeper
 from vime_core.cluster.runtime import CLOSED_ENVIRONMENT, RayRuntime
 
+SHELL_ENVIRONMENT = dict(os.environ)
+"""Before this session sets anything."""
+
 
 def pytest_configure():
     """What must hold before any test module is imported."""
@@ -15,6 +18,12 @@ def pytest_configure():
     os.environ.update(CLOSED_ENVIRONMENT)
     # A shell starts background jobs with SIGINT ignored, and children inherit that; tests interrupt processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def shell_environment():
+    """What a user's shell has: nothing of the Ray that this session runs, of its token or its loopback addresses."""
+    return SHELL_ENVIRONMENT
 
 
 @pytest.fixture(scope="session")

@@ -78,8 +78,9 @@ class Finished:
 class World:
     """A model, data, a third-party reward, and the command that trains with them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shell_environment: dict[str, str]) -> None:
         self.folder = folder
+        self.shell_environment = shell_environment
         self.site = FakeSite(folder / "site")
         self.site.install(
             "acme-echo-reward",
@@ -121,10 +122,15 @@ class World:
         """Any command."""
         return self.finish(self.launch([sys.executable, "-m", "vime_core.cli", *arguments], **popen))
 
+    def environment(self, *sites: FakeSite, **more: str) -> dict[str, str]:
+        """Of a shell from which the world's packages, and those of `sites`, are found."""
+        folders = [str(site.folder) for site in (self.site, *sites)]
+        paths = [*folders, *filter(None, [self.shell_environment.get("PYTHONPATH")])]
+        return {**self.shell_environment, "PYTHONPATH": os.pathsep.join(paths), **more}
+
     def launch(self, command: list[str], **popen) -> subprocess.Popen:
-        paths = [str(self.site.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         defaults = {
-            "env": {**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            "env": self.environment(),
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.STDOUT,
@@ -244,8 +250,8 @@ def long_recording(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    return World(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory, shell_environment):
+    return World(tmp_path_factory.mktemp("world"), shell_environment)
 
 
 @pytest.fixture(scope="session")

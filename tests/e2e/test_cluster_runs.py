@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from vime_core.cluster.guard import GuardedProcess
-from vime_core.cluster.runtime import CLOSED_ENVIRONMENT
 from vime_core.run.metrics import read_metrics
 from vime_core.testing.distributions import FakeSite
 
@@ -37,8 +36,8 @@ print(json.dumps({"nodes": sum(node["Alive"] for node in ray.nodes()), "total": 
 class RayCluster:
     """Nodes as users start them, each under a guardian; what this process runs is no part of it."""
 
-    def __init__(self, site, keeper):
-        self.site, self.keeper = site, keeper
+    def __init__(self, world, keeper):
+        self.world, self.keeper = world, keeper
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: Ray puts Unix sockets below it
         self.token_file = self.folder / "token"
         self.token_file.write_text(secrets.token_hex(32))
@@ -47,10 +46,10 @@ class RayCluster:
         self.address = None
 
     def environment(self, site=None, **more):
-        """Of a shell of the user's: nothing of the Ray that this test session runs."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in CLOSED_ENVIRONMENT}
+        """Of a shell of the user's, who gave Ray its token."""
         closed = {"RAY_AUTH_TOKEN_PATH": str(self.token_file), "RAY_USAGE_STATS_ENABLED": "0"}
-        return {**inherited, **closed, "PYTHONPATH": str((site or self.site).folder), **more}
+        packages = str((site or self.world.site).folder)
+        return {**self.world.shell_environment, **closed, "PYTHONPATH": packages, **more}
 
     def start_node(self, name, *arguments, site=None, before=(), marks=()):
         """`ray start` in the foreground."""
@@ -125,7 +124,7 @@ def wait_until(condition, deadline_s, explain=str):
 @pytest.fixture(scope="module")
 def nodes(world, keeper):
     """A node for the trainer, which is the head, and one for engines."""
-    cluster = RayCluster(world.site, keeper.address)
+    cluster = RayCluster(world, keeper.address)
     try:
         cluster.start_head("trainer")
         cluster.join("engines")

@@ -82,13 +82,12 @@ def test_the_reference_lists_what_listens(live):
     assert seen.keys() == set(rows)
 
 
-def test_ray_asks_for_its_token(live):
+def test_ray_asks_for_its_token(live, shell_environment):
     address = live.find(r"--gcs-address=(\S+)")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
     def reach(**variables):
         command = [sys.executable, "-c", TO_RAY, address]
-        return subprocess.run(command, env=environment | variables, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=shell_environment | variables, capture_output=True, text=True, timeout=120)
 
     assert "keys" in reach(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=live.secrets["RAY_AUTH_TOKEN"]).stdout
     for variables in ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}):

@@ -1,6 +1,5 @@
 """A worker that sees other plugins than the driver ends `vime train` before step 0, with exit status 2."""
 
-import os
 import subprocess
 
 import pytest
@@ -23,7 +22,7 @@ def test_a_plugin_that_fails_in_the_trainer_only(world, tmp_path):
     site.install("acme-reward", {"acme": "acme.hooks"}, {"acme/hooks.py": HOOKS})
     done = subprocess.run(
         world.command("train.steps=1", f"run.root={tmp_path}/out"),
-        env={**os.environ, "PYTHONPATH": f"{world.site.folder}:{site.folder}"},
+        env=world.environment(site),
         capture_output=True,
         text=True,
         timeout=280,

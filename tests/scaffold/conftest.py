@@ -1,6 +1,5 @@
 """An environment of its own to install generated packages into, with everything of this one in reach."""
 
-import os
 import subprocess
 import sys
 import sysconfig
@@ -14,8 +13,9 @@ PIP = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isol
 class Environment:
     """A virtual environment; `vime`, `pip`, `pytest` and `python` are on its path."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shell_environment: dict[str, str]) -> None:
         self.folder = folder / "venv"
+        self.shell_environment = shell_environment
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.folder)], check=True, timeout=120)
         self.python = self.folder / "bin" / "python"
         [site] = self.folder.glob("lib/python*/site-packages")
@@ -27,7 +27,8 @@ class Environment:
             script.chmod(0o755)
 
     def run(self, *command, cwd=None, timeout=420, **variables):
-        environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **variables}
+        inherited = self.shell_environment
+        environment = {**inherited, "PATH": f"{self.folder / 'bin'}:{inherited['PATH']}", **variables}
         return subprocess.run(
             [str(item) for item in command],
             cwd=cwd,
@@ -45,5 +46,5 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    return Environment(tmp_path_factory.mktemp("environment"))
+def environment(tmp_path_factory, shell_environment):
+    return Environment(tmp_path_factory.mktemp("environment"), shell_environment)

@@ -1,7 +1,6 @@
 """What a stranger has: wheels of vime, pip, an empty environment, and no clone of the repository."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -21,12 +20,14 @@ class CleanEnvironment:
 
     Args:
         folder: below it are the environment and the working folder.
+        shell_environment: what its commands inherit.
         from_scratch: whether pip installs the CPU set into it, as the Makefile does. Otherwise it sees the packages of
             the environment of this process: one line in a `.pth` file adds that `site-packages` behind its own. Paths
             in the `.pth` files there are not followed, so the repository, installed editable, stays out of reach.
     """
 
-    def __init__(self, folder: Path, *, from_scratch: bool) -> None:
+    def __init__(self, folder: Path, shell_environment: dict[str, str], *, from_scratch: bool) -> None:
+        self.shell_environment = shell_environment
         self.work = folder / "work"
         self.work.mkdir()
         self.bin = folder / "venv" / "bin"
@@ -50,7 +51,9 @@ class CleanEnvironment:
     def run(self, *command, timeout=INSTALL_DEADLINE_S):
         """One command, with this environment's programs first on the path and nothing of the caller's Python."""
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIME_", "VIRTUAL"))
+            name: value
+            for name, value in self.shell_environment.items()
+            if not name.startswith(("PYTHON", "VIME_", "VIRTUAL"))
         }
         return subprocess.run(
             [str(item) for item in command],
@@ -87,11 +90,12 @@ def wheels(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="module", params=["beside", pytest.param("scratch", marks=pytest.mark.full)])
-def environment(request, tmp_path_factory, wheels) -> CleanEnvironment:
+def environment(request, tmp_path_factory, wheels, shell_environment) -> CleanEnvironment:
     """An environment into which pip has installed every wheel of vime.
 
     Without the extra `cpu` of vime-vllm: the CPU set is there, and leaves out what breaks beside torch's CPU build.
     """
-    made = CleanEnvironment(tmp_path_factory.mktemp("clean"), from_scratch=request.param == "scratch")
+    folder = tmp_path_factory.mktemp("clean")
+    made = CleanEnvironment(folder, shell_environment, from_scratch=request.param == "scratch")
     made.done(made.pip("install", *QUIET, *wheels))
     return made
