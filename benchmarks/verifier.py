@@ -3,8 +3,9 @@
     python benchmarks/verifier.py [--seconds 3] [--json FILE]
 
 All rates are per second of CPU time, so that other work on the machine changes little; the pool's counts the CPU time
-of the scoring process and, separately, with that of the owner. Rows are the graded solutions of the audit corpus. A
-group is 64 responses to one prompt, as the pool gets them in a run. Exit status 1 when a bound does not hold.
+of the scoring process and, separately, with that of the owner, whose heap is frozen as in a run. Rows are the graded
+solutions of the audit corpus. A group is 64 responses to one prompt, as the pool gets them in a run. Exit status 1 when
+a bound does not hold.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from math_verify import verify as agree
 
 import vime_math_verifier
 from vime_core.config.schema import RewardPoolConfig
+from vime_core.loop.heap import keep_for_good
 from vime_core.rewards.audit import AuditRow, read_audit
 from vime_core.rewards.pool import RewardPool, RewardSpec
 from vime_core.types import Prompt, Sample, VersionSpan
@@ -114,9 +116,10 @@ def library_rate(rows: Sequence[AuditRow], seconds: float) -> float:
 
 def pool_rates(groups: Sequence[Group], seconds: float) -> tuple[float, float]:
     """Verdicts a CPU second of the scoring process, and of it together with its owner."""
-    spec = RewardSpec("dapo_math", "vime_math_verifier.reward:DapoMath", DapoMathConfig())
+    spec = RewardSpec("dapo_math", "vime_math_verifier.reward:DapoMath", DapoMathConfig(), text_only=True)
     config = RewardPoolConfig(workers=1, batch_size=BATCH_SIZE)
     with RewardPool([spec], config=config) as pool:
+        keep_for_good()
         asyncio.run(_score(pool, groups))
         [pid] = pool.pids
         process, owner = _cpu_seconds(pid), time.process_time()

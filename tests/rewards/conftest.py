@@ -25,13 +25,14 @@ def make_pool():
     """A started pool; closed at the end of the test."""
     pools = []
 
-    def make(*rewards, start=True, **limits):
+    def make(*rewards, start=True, text_only=(), **limits):
         module = import_module("pool_rewards")
         specs = [
             RewardSpec(
                 name,
                 class_name if ":" in class_name else f"pool_rewards:{class_name}",
                 module.Settings(name=name, **settings),
+                text_only=name in text_only,
             )
             for name, class_name, settings in rewards or [("obey", "Obey", {})]
         ]

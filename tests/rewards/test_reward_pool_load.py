@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from vime_core.rewards.channel import Channel
 from vime_core.rewards.tasks import Job, TaskQueue
 from vime_core.rewards.wire import decode, encode
 from vime_core.testing.samples import make_sample
@@ -25,11 +26,12 @@ def test_a_batch_arrives_as_it_was_sent():
     made[1].verdict = Verdict(0.5, "wrong", "3", "why")
     made[2].metadata["key"] = [1, {"deep": None}]
     other = Prompt("other", (), (), "2", "source", {"k": 1})
-    pairs = [(made[0], prompt), (made[1], other), (made[2], prompt)]
-    encoded = encode(pairs)
+    prompts = [prompt, other, prompt]
+    encoded = encode(made, prompts, text_only=False)
     descriptor = os.memfd_create("batch")
     os.write(descriptor, encoded.aside)
-    for (sample, its_prompt), (sent, sent_prompt) in zip(pairs, decode(encoded.body, descriptor), strict=True):
+    sent_batch = decode(encoded.body, descriptor)
+    for sample, its_prompt, (sent, sent_prompt) in zip(made, prompts, sent_batch, strict=True):
         assert sent_prompt == its_prompt
         assert isinstance(sent, type(sample))
         for field in (
@@ -49,6 +51,20 @@ def test_a_batch_arrives_as_it_was_sent():
             np.testing.assert_array_equal(theirs, ours)
         with pytest.raises(AttributeError, match="a sample has no 'nosuch'"):
             sent.nosuch  # noqa: B018
+
+
+def test_what_a_text_only_reward_does_not_read_stays_where_it_is(make_pool, ask, monkeypatch):
+    sent = []
+    send = Channel.send
+    monkeypatch.setattr(Channel, "send", lambda self, *parts: sent.append(parts) or send(self, *parts))
+    texts, tokens = ("texts", "Obey", {}), ("tokens", "Obey", {})
+    [verdict] = ask(make_pool(texts, text_only={"texts"}), "echo")
+    assert verdict.status == "error"
+    assert "AttributeError: a reward that is registered as text_only reads sample.index" in verdict.detail
+    assert not sent[-1][1]
+    both = ask(make_pool(texts, tokens, text_only={"texts"}), "echo", "echo")
+    assert [verdict.status for verdict in both] == ["correct"] * 2
+    assert sent[-1][1]
 
 
 def test_a_killed_batch_costs_only_the_late_verdict(make_pool, ask):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from vime_core.config.schema import RewardConfig, RewardPoolConfig
 from vime_core.errors import ConfigError
+from vime_core.plugins.entries import RewardEntry
 from vime_core.rewards.combine import Part, combine
 from vime_core.rewards.judge import Judge
 from vime_core.rewards.pool import RewardPool
@@ -113,7 +114,8 @@ def specs_of(chosen):
         name: settings(name=name, data_sources=patterns, factor=factor, **more)
         for name, (patterns, factor, more) in chosen.items()
     }
-    return configs, [reward_spec(name, "pool_rewards:Echo", config) for name, config in configs.items()]
+    entry = RewardEntry(name="echo", summary="", config=settings, factory="pool_rewards:Echo")
+    return configs, [reward_spec(name, entry, config) for name, config in configs.items()]
 
 
 def test_in_scoring_processes_also_of_their_own():

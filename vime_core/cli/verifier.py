@@ -43,7 +43,8 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     for name, its in composed.items():
         entry = cast("RewardEntry", its.components[f"rewards.{name}"].entry)
         rows = _corpus(entry) if given is None else given
-        spec = RewardSpec(name, entry.factory, cast("RewardConfig", _instance(its.typed.rewards[name])))
+        settings = cast("RewardConfig", _instance(its.typed.rewards[name]))
+        spec = RewardSpec(name, entry.factory, settings, entry.text_only)
         with RewardPool([spec], config=cast("RewardPoolConfig", _instance(its.typed.reward_pool))) as pool:
             report = audit(pool, name, rows)
         _print(report, options.show)

@@ -1,8 +1,9 @@
-"""How this process gets memory from the system."""
+"""How this process gets memory from the system, and looks for garbage."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 
 M_MMAP_THRESHOLD = -3
 """From glibc's malloc.h."""
@@ -21,3 +22,12 @@ def return_freed_memory() -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def keep_for_good() -> None:
+    """Exempt what this process holds now from the search for garbage; for all that lives as long as a run.
+
+    The modules of torch and Ray alone are some hundred thousand objects, and each full search visits all of them.
+    """
+    gc.collect()
+    gc.freeze()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vime_core.config.schema import Config
     from vime_core.loop.cluster import Cluster
     from vime_core.loop.inputs import Inputs
+    from vime_core.plugins.entries import RewardEntry
     from vime_core.plugins.interfaces import Accelerator, Algorithm, PromptSource, RolloutBackend
     from vime_core.rewards.spec import RewardSpec
     from vime_core.run.checkpoint import CheckpointStore
@@ -272,7 +273,7 @@ def _reporter(inputs: Inputs, run: OpenRun) -> Reporter:
 def _reward_specs(inputs: Inputs) -> list[RewardSpec]:
     components = inputs.composed.components
     return [
-        reward_spec(name, components[f"rewards.{name}"].entry.factory, settings)
+        reward_spec(name, cast("RewardEntry", components[f"rewards.{name}"].entry), settings)
         for name, settings in inputs.config.rewards.items()
     ]
 

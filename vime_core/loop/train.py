@@ -11,6 +11,7 @@ from vime_core.cluster.calls import first_line
 from vime_core.cluster.limits import raise_open_files
 from vime_core.log import log_to
 from vime_core.loop.colocated import ColocatedLoop
+from vime_core.loop.heap import keep_for_good
 from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.loop.parts import started
 from vime_core.loop.validate import checked_inputs
@@ -45,6 +46,7 @@ def run(composed: ComposedConfig) -> int:
         end = INTERRUPTED
         try:
             with started(inputs, opened) as parts:
+                keep_for_good()
                 _loop(parts, opened, composed)
             end = DONE
         except Exception as error:

@@ -156,6 +156,9 @@ class RewardEntry(Entry):
 
     corpus: str | None = None
     """`package:folder` with audit files (`*.jsonl`) for `vime verifier audit`; none when None."""
+    text_only: bool = False
+    """It reads nothing of a sample but `response_text`; the rest, which is many times longer, then stays where it is
+    unless another reward wants it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +176,8 @@ class SyncStrategyEntry(Entry):
     """Names of accelerators it works with; None for all."""
     placements: frozenset[str] = frozenset({"colocated", "disjoint"})
     """Placements it works with."""
+    reason: str = ""
+    """Why it works with no other placement, for the message that refuses one."""
     engines: bool = True
     """False: it pushes nothing, for rollout backends without engines."""
     shared_memory: bool = False

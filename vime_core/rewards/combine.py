@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vime_core.types import SILENT_STATUSES, Verdict, VerdictStatus
 
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
 _SEVERITY: tuple[VerdictStatus, ...] = ("correct", "wrong", "unparseable")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What one reward said."""
 
     name: str
@@ -36,9 +34,8 @@ def combine(parts: Sequence[Part]) -> Verdict:
         if part.verdict.status in SILENT_STATUSES:
             return Verdict(0.0, part.verdict.status, part.verdict.extracted, f"{part.name}: {part.verdict.detail}")
     if len(parts) == 1:
-        [part] = parts
-        only = part.verdict
-        return Verdict(part.weight * only.score, only.status, only.extracted, only.detail)
+        [(_, weight, only)] = parts
+        return only if weight == 1.0 else Verdict(weight * only.score, only.status, only.extracted, only.detail)
     return Verdict(
         score=sum(part.weight * part.verdict.score for part in parts),
         status=max((part.verdict.status for part in parts), key=_SEVERITY.index),

@@ -18,6 +18,7 @@ from vime_core.rewards.channel import Channel, Interrupted, Lost
 from vime_core.rewards.clock import ActiveClock
 from vime_core.rewards.combine import Part
 from vime_core.rewards.progress import Progress, split_running
+from vime_core.rewards.tasks import settle
 from vime_core.rewards.wire import encode
 from vime_core.types import SILENT_STATUSES, Verdict
 
@@ -51,7 +52,9 @@ _LONGEST_TICK_S = 0.5
 """Longest time until the end of a process whose socket lives on, in a child of it, is noticed."""
 
 _TICKS_PER_LIMIT = 8
-"""How often a process is looked at within a time limit: a task may take one tick longer."""
+"""How often a process is looked at within a time limit: a task may take two ticks longer."""
+
+_NEVER_SEEN = -1
 
 
 class _Late(Exception):
@@ -74,6 +77,8 @@ class ScoringProcess:
     def __init__(self, specs: Sequence[RewardSpec], config: RewardPoolConfig, interrupt: int) -> None:
         self._specs = specs
         self._config = config
+        self._names = [(spec.name, spec.config.weight) for spec in specs]
+        self._text_only = all(spec.text_only for spec in specs)
         self._limits = [spec.config.time_limit_s or config.time_limit_s for spec in specs]
         self._tick_s = min(_LONGEST_TICK_S, min(self._limits) / _TICKS_PER_LIMIT)
         self._pending: dict[int, Task] = {}
@@ -152,7 +157,9 @@ class ScoringProcess:
         A task that cannot be sent is settled as an `error`.
         """
         try:
-            encoded = encode([(task.sample, task.prompt) for task in tasks])
+            encoded = encode(
+                [task.sample for task in tasks], [task.prompt for task in tasks], text_only=self._text_only
+            )
         except Exception as error:
             if len(tasks) == 1:
                 cause = f"sample or prompt cannot be sent to a scoring process: {error!r}"
@@ -211,16 +218,19 @@ class ScoringProcess:
     def _note(self, lines: Sequence[tuple[int, int, float, VerdictStatus, str | None, str]]) -> None:
         """Settle the tasks that these lines finish; a line that came before says nothing new."""
         last = len(self._specs) - 1
+        finished = []
         for number, reward, score, status, extracted, detail in lines:
-            task = self._pending.get(number)
-            parts = self._said.setdefault(number, [])
-            if task is None or reward != len(parts):
+            parts = self._said.get(number) or []
+            if number not in self._pending or reward != len(parts):
                 continue
-            verdict, spec = Verdict(score, status, extracted, detail), self._specs[reward]
-            parts.append(Part(spec.name, spec.config.weight, verdict))
-            if reward == last or verdict.status in SILENT_STATUSES:
-                del self._pending[number], self._said[number]
-                task.settle(parts)
+            name, weight = self._names[reward]
+            parts.append(Part(name, weight, Verdict(score, status, extracted, detail)))
+            if reward == last or status in SILENT_STATUSES:
+                self._said.pop(number, None)
+                finished.append((self._pending.pop(number), parts))
+            else:
+                self._said[number] = parts
+        settle(finished)
 
     def _bury(self, culprit: int | None, status: VerdictStatus, cause: str) -> list[Task]:
         """Settle what the ended process had said, and the task it ended over; returns those it had not begun.
@@ -246,8 +256,7 @@ class ScoringProcess:
         return left
 
     def _part(self, index: int, status: VerdictStatus, detail: str) -> Part:
-        spec = self._specs[index]
-        return Part(spec.name, spec.config.weight, Verdict(0.0, status, None, detail))
+        return Part(*self._names[index], Verdict(0.0, status, None, detail))
 
     def _lateness(self, reward: int) -> str:
         own = self._specs[reward].config.time_limit_s
@@ -282,16 +291,14 @@ class _Watch:
         self._progress = progress
         self._limits = limits
         self._pid = pid
-        self._look()
-
-    def _look(self) -> None:
-        self.running = self._progress.running()
-        self._clock = ActiveClock(self._pid)
+        self.running = _NEVER_SEEN
 
     def is_late(self) -> bool:
         """Whether the process has been busy with one and the same thing for too long."""
-        if self._progress.running() != self.running:
-            self._look()
+        running = self._progress.running()
+        if running != self.running:
+            self.running = running
+            self._clock = ActiveClock(self._pid)
             return False
         task, reward = split_running(self.running)
         if task < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring_ascii as _quote
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 AREA_BYTES = 1 << 20
 _HEADER_BYTES = 16
+_LINES_BYTES = AREA_BYTES - _HEADER_BYTES
 _REWARDS = 1 << 16
-_NULL = "null"
 
 
 class Progress:
@@ -27,8 +27,9 @@ class Progress:
 
     def __init__(self, descriptor: int) -> None:
         self._area = mmap.mmap(descriptor, AREA_BYTES)
-        self._view = memoryview(self._area)
-        self._header = self._view[:_HEADER_BYTES].cast("Q")
+        self._area.seek(_HEADER_BYTES)
+        self._header = memoryview(self._area)[:_HEADER_BYTES].cast("Q")
+        self._used = 0
 
     @staticmethod
     def new_file() -> int:
@@ -40,7 +41,6 @@ class Progress:
     def close(self) -> None:
         """Give the memory back."""
         self._header.release()
-        self._view.release()
         self._area.close()
 
     # the process's side
@@ -55,23 +55,23 @@ class Progress:
 
     def add(self, line: bytes) -> bool:
         """Keep a line; False when there is no room for it."""
-        used = self._header[1]
-        end = _HEADER_BYTES + used + len(line)
-        if end > AREA_BYTES:
+        used = self._used + len(line)
+        if used > _LINES_BYTES:
             return False
-        self._view[_HEADER_BYTES + used : end] = line
-        self._header[1] = used + len(line)
+        self._area.write(line)
+        self._header[1] = self._used = used
         return True
 
     def clear(self) -> None:
         """Forget the lines."""
-        self._header[1] = 0
+        self._header[1] = self._used = 0
+        self._area.seek(_HEADER_BYTES)
 
     # both sides
 
     def lines(self) -> bytes:
         """All lines that were added since they were cleared."""
-        return bytes(self._view[_HEADER_BYTES : _HEADER_BYTES + self._header[1]])
+        return self._area[_HEADER_BYTES : _HEADER_BYTES + self._header[1]]
 
     # the owner's side
 
@@ -87,6 +87,5 @@ def split_running(running: int) -> tuple[int, int]:
 
 def result_line(task: int, reward: int, verdict: Verdict) -> bytes:
     """A line; `verdict.score` must be finite."""
-    extracted = _NULL if verdict.extracted is None else encode_basestring_ascii(verdict.extracted)
-    detail = encode_basestring_ascii(verdict.detail)
-    return f'[{task},{reward},{verdict.score!r},"{verdict.status}",{extracted},{detail}],'.encode()
+    extracted = "null" if verdict.extracted is None else _quote(verdict.extracted)
+    return f'[{task},{reward},{verdict.score!r},"{verdict.status}",{extracted},{_quote(verdict.detail)}],'.encode()

@@ -17,6 +17,7 @@ from vime_core.types import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from vime_core.plugins.entries import RewardEntry
     from vime_core.plugins.interfaces import Reward
     from vime_core.types import Prompt, Sample
 
@@ -36,20 +37,20 @@ def is_restricted(config: RewardConfig) -> bool:
     return EVERYTHING not in config.data_sources
 
 
-def reward_spec(name: str, factory: str, config: RewardConfig) -> RewardSpec:
+def reward_spec(name: str, entry: RewardEntry, config: RewardConfig) -> RewardSpec:
     """What scoring processes build: the reward, wrapped in `Routed` when it does not judge every row."""
     if not is_restricted(config):
-        return RewardSpec(name, factory, config)
+        return RewardSpec(name, entry.factory, config, entry.text_only)
     settings = RoutedSettings(
         name=name,
         weight=config.weight,
         workers=config.workers,
         time_limit_s=config.time_limit_s,
         data_sources=list(config.data_sources),
-        factory=factory,
+        factory=entry.factory,
         settings=config,
     )
-    return RewardSpec(name, f"{Routed.__module__}:{Routed.__qualname__}", settings)
+    return RewardSpec(name, f"{Routed.__module__}:{Routed.__qualname__}", settings, entry.text_only)
 
 
 def check_coverage(rewards: Mapping[str, RewardConfig], prompts: Iterable[Prompt]) -> None:

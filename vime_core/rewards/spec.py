@@ -18,3 +18,5 @@ class RewardSpec:
     """`package.module:Class`, called with `config`."""
     config: RewardConfig
     """The reward's settings; `weight` is its factor in the sum."""
+    text_only: bool = False
+    """Reads nothing of a sample but its text."""

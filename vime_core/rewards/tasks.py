@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from vime_core.rewards.combine import Part
     from vime_core.types import Prompt, Sample
+
+_NOTHING: list[Part] = []
 
 
 class Job:
@@ -22,7 +25,7 @@ class Job:
         self.prompt = prompt
         self.parts: Future[list[list[Part]]] = Future()
         self.tasks = [Task(self, index) for index in range(len(samples))]
-        self._settled: list[list[Part]] = [[] for _ in samples]
+        self._settled: list[list[Part]] = [_NOTHING] * len(samples)
         self._left = len(samples)
         self._lock = threading.Lock()
         self.parts.set_running_or_notify_cancel()
@@ -30,11 +33,12 @@ class Job:
         if not samples:
             self.parts.set_result([])
 
-    def settle(self, index: int, parts: list[Part]) -> None:
-        """Note what the rewards said of one sample; called once for each."""
+    def settle(self, said: Iterable[tuple[Task, list[Part]]]) -> None:
+        """Note what the rewards said of some of its tasks; each is settled once."""
         with self._lock:
-            self._settled[index] = parts
-            self._left -= 1
+            for task, parts in said:
+                self._settled[task.index] = parts
+                self._left -= 1
             done = self._left == 0 and not self.parts.done()
         if done:
             self.parts.set_result(self._settled)
@@ -71,7 +75,17 @@ class Task:
 
     def settle(self, parts: list[Part]) -> None:
         """Note what the rewards said."""
-        self.job.settle(self.index, parts)
+        self.job.settle([(self, parts)])
+
+
+def settle(said: Iterable[tuple[Task, list[Part]]]) -> None:
+    """Note what the rewards said of tasks of several jobs."""
+    for job, its in groupby(said, key=_job):
+        job.settle(its)
+
+
+def _job(said: tuple[Task, list[Part]]) -> Job:
+    return said[0].job
 
 
 class TaskQueue:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np  # at the top: unpacking must not import it within a task's time limit
 
+from vime_core.rewards.frames import NO_DESCRIPTOR
 from vime_core.types import Prompt, Sample, Verdict, VersionSpan
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Encoded(NamedTuple):
 
     body: bytes
     aside: bytes
-    """Unpacked only when a reward asks for one of `_UNPACKED`."""
+    """Unpacked only when a reward asks for one of `_UNPACKED`; empty when all rewards read texts only."""
 
 
 class SentSample(Sample):
@@ -34,13 +35,15 @@ class SentSample(Sample):
 
     __slots__ = ("_batch", "_position")
 
-    _batch: _Batch
+    _batch: _Batch | None
     _position: int
 
     def __getattr__(self, name: str) -> Any:
         """Called for a field that is not there yet."""
         if name not in _UNPACKED:
             raise AttributeError(f"a sample has no {name!r}")
+        if self._batch is None:
+            raise AttributeError(f"a reward that is registered as text_only reads sample.{name}")
         for field, value in zip(_UNPACKED, self._batch.fields(self._position), strict=True):
             setattr(self, field, value)
         return getattr(self, name)
@@ -78,15 +81,28 @@ class _Batch:
         return prompt_id, group_id, index, finish_reason, spans, judged, metadata, *arrays
 
 
-def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> Encoded:
+def encode(samples: Sequence[Sample], prompts: Sequence[Prompt], *, text_only: bool) -> Encoded:
     """All samples with their prompts; a prompt that several share is sent once.
+
+    Args:
+        samples: The batch.
+        prompts: What each answers, in the same order.
+        text_only: Leave out everything but the texts.
 
     Raises:
         Exception: whatever pickle raises for a value that cannot be sent.
     """
-    samples = [sample for sample, _ in pairs]
-    prompts = {id(prompt): prompt for _, prompt in pairs}
-    places = {key: place for place, key in enumerate(prompts)}
+    different = {id(prompt): prompt for prompt in prompts}
+    places = {key: place for place, key in enumerate(different)}
+    content = (
+        [_prompt_fields(prompt) for prompt in different.values()],
+        [places[id(prompt)] for prompt in prompts],
+        [sample.response_text for sample in samples],
+    )
+    return Encoded(pickle.dumps(content, pickle.HIGHEST_PROTOCOL), b"" if text_only else _encode_aside(samples))
+
+
+def _encode_aside(samples: Sequence[Sample]) -> bytes:
     rows = [
         (
             sample.prompt_id,
@@ -105,14 +121,7 @@ def encode(pairs: Sequence[tuple[Sample, Prompt]]) -> Encoded:
         _join([sample.loss_mask for sample in samples]),
         _join([sample.rollout_logprobs for sample in samples]),
     ]
-    content = (
-        [_prompt_fields(prompt) for prompt in prompts.values()],
-        [places[id(prompt)] for _, prompt in pairs],
-        [sample.response_text for sample in samples],
-    )
-    return Encoded(
-        pickle.dumps(content, pickle.HIGHEST_PROTOCOL), pickle.dumps((rows, arrays), pickle.HIGHEST_PROTOCOL)
-    )
+    return pickle.dumps((rows, arrays), pickle.HIGHEST_PROTOCOL)
 
 
 def decode(body: bytes | bytearray, descriptor: int) -> Iterator[tuple[Sample, Prompt]]:
@@ -120,13 +129,14 @@ def decode(body: bytes | bytearray, descriptor: int) -> Iterator[tuple[Sample, P
 
     Args:
         body: Of what `encode` gave.
-        descriptor: Of a file that holds its `aside`; closed when no sample needs it any more.
+        descriptor: Of a file that holds its `aside`, closed when no sample needs it any more; or `NO_DESCRIPTOR`.
     """
     prompt_fields, places, texts = pickle.loads(body)
     prompts = [Prompt(*fields) for fields in prompt_fields]
-    batch = _Batch(descriptor)
+    batch = None if descriptor == NO_DESCRIPTOR else _Batch(descriptor)
+    new = SentSample.__new__
     for position, (place, text) in enumerate(zip(places, texts, strict=True)):
-        sample = SentSample.__new__(SentSample)
+        sample = new(SentSample)
         sample.response_text = text
         sample._batch = batch
         sample._position = position

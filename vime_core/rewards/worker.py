@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import math
 import os
 import pickle
 import resource
@@ -20,6 +19,7 @@ import socket
 import sys
 import traceback
 from importlib import import_module
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from vime_core.rewards.frames import Frame, FrameReader, pack
@@ -60,10 +60,11 @@ def main() -> None:
     gc.freeze()  # what the rewards imported stays: there is no use in looking at it again and again
     _send(connection, {"kind": "ready"})
     results = _Results(connection, progress)
+    numbered = tuple(enumerate(rewards))
     number = 0
     while (batch := _receive(connection, reader)) is not None:
         for sample, prompt in decode(*batch):
-            _judge(results, number, rewards, sample, prompt)
+            _judge(results, number, numbered, sample, prompt)
             number += 1
         progress.rest()
         results.send()
@@ -115,9 +116,11 @@ def _build(factory: str, config: bytes) -> Reward:
     return reward
 
 
-def _judge(results: _Results, number: int, rewards: Sequence[Reward], sample: Sample, prompt: Prompt) -> None:
+def _judge(
+    results: _Results, number: int, rewards: Sequence[tuple[int, Reward]], sample: Sample, prompt: Prompt
+) -> None:
     """Ask the rewards in order, until one fails."""
-    for index, reward in enumerate(rewards):
+    for index, reward in rewards:
         results.begin(number, index)
         try:
             verdict = _checked(reward.score(sample, prompt))
@@ -125,24 +128,24 @@ def _judge(results: _Results, number: int, rewards: Sequence[Reward], sample: Sa
             verdict = Verdict(0.0, "error", None, _line(error))
         results.add(result_line(number, index, verdict))
         if verdict.status in SILENT_STATUSES:
-            break
+            return
 
 
 def _checked(verdict: object) -> Verdict:
     """The verdict with fields of exactly their types."""
     if not isinstance(verdict, Verdict):
         raise TypeError(f"the reward returned {verdict!r:.80}, not a Verdict")
+    given, extracted, detail = verdict.score, verdict.extracted, verdict.detail
     if verdict.status not in VERDICT_STATUSES:
         raise ValueError(f"the reward gave the status {verdict.status!r:.80}, which must be one of {VERDICT_STATUSES}")
-    if isinstance(verdict.score, (str, bytes)):
-        raise TypeError(f"the reward gave the score {verdict.score!r:.80}, which is not a number")
-    score = verdict.score if type(verdict.score) is float else float(verdict.score)
-    if not math.isfinite(score):
-        raise ValueError(f"the reward gave the score {score}")
-    if type(verdict.score) is float and type(verdict.extracted) in _TEXTS and type(verdict.detail) is str:
+    if type(given) is float and isfinite(given) and type(extracted) in _TEXTS and type(detail) is str:
         return verdict
-    extracted = None if verdict.extracted is None else str(verdict.extracted)
-    return Verdict(score, verdict.status, extracted, str(verdict.detail))
+    if isinstance(given, (str, bytes)):
+        raise TypeError(f"the reward gave the score {given!r:.80}, which is not a number")
+    score = float(given)
+    if not isfinite(score):
+        raise ValueError(f"the reward gave the score {score}")
+    return Verdict(score, verdict.status, None if extracted is None else str(extracted), str(detail))
 
 
 def _line(error: BaseException) -> str:

@@ -19,6 +19,7 @@ def vime_rewards() -> list[RewardEntry]:
             config=DapoMathConfig,
             factory="vime_math_verifier.reward:DapoMath",
             corpus=CORPUS,
+            text_only=True,
         ),
         RewardEntry(
             name="math",
@@ -27,6 +28,7 @@ def vime_rewards() -> list[RewardEntry]:
             factory="vime_math_verifier.math_rewards:Math",
             requires=("math_verify",),
             corpus=CORPUS,
+            text_only=True,
         ),
         RewardEntry(
             name="math_verify",
@@ -35,5 +37,6 @@ def vime_rewards() -> list[RewardEntry]:
             factory="vime_math_verifier.math_rewards:MathVerify",
             requires=("math_verify",),
             corpus=CORPUS,
+            text_only=True,
         ),
     ]

@@ -8,7 +8,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from vime_core.config.schema import RewardPoolConfig
 from vime_core.plugins.interfaces import Reward
@@ -21,6 +21,7 @@ from vime_core.testing.suite import ComponentSuite
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from vime_core.plugins.entries import RewardEntry
     from vime_core.types import Sample, Verdict, VerdictStatus
 
 RESPONSES = (
@@ -109,7 +110,8 @@ class RewardSuite(ComponentSuite):
 
     def score_in_pool(self, responses: Sequence[str]) -> list[Verdict]:
         """The verdicts of a scoring process on responses to one prompt."""
-        spec = RewardSpec(name=self.entry, factory=self.component().entry.factory, config=self.config())
+        entry = cast("RewardEntry", self.component().entry)
+        spec = RewardSpec(self.entry, entry.factory, self.config(), entry.text_only)
         config = RewardPoolConfig(workers=1, time_limit_s=TIME_LIMIT_S)
         with RewardPool([spec], config=config) as pool:
             return asyncio.run(pool.score(_samples(responses), make_prompt(label=self.label)))
