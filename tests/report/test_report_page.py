@@ -1,5 +1,6 @@
 import itertools
 import json
+import logging
 import math
 import os
 import re
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vime_core.errors import RunFolderError
+from vime_core.log import log_to
 from vime_core.report.charts import CHARTS, describe
 from vime_core.report.curves import MIN_STEPS, curves
 from vime_core.report.embed import embedded, html_text
@@ -244,6 +246,25 @@ def test_a_run_that_is_still_going(started_run, blocks_of, group_of):
     assert re.search(r"not done: 1 of 60 steps, the last one written 20\d\d-", page)
     assert "The last line of metrics.jsonl is incomplete and left out" in page
     assert "cannot be read" not in page
+
+
+@pytest.mark.parametrize(
+    ("events", "progress"),
+    [
+        (["the run has ended: stop_when: eval/a is 1"], "ended after 1 of 60 steps: stop_when: eval/a is 1"),
+        (["the run has ended: interrupted"], "not done: 1 of 60 steps, the last one"),
+        (["the run has ended: failed"], "not done: 1 of 60 steps, the last one"),
+        (["the run has ended: stop_when: eval/a is 1", "vime starts"], "not done: 1 of 60 steps, the last one"),
+    ],
+)
+def test_a_run_that_an_observer_ended(started_run, events, progress):
+    writer = MetricsWriter(started_run.metrics_file)
+    writer.write(1, {"train/loss": 0.5})
+    writer.close()
+    with log_to(started_run.log_file, "driver"):
+        for event in events:
+            logging.getLogger("vime_core.loop.train").info(event)
+    assert progress in render_report(started_run)
 
 
 def test_rollouts_that_cannot_be_read_are_named(started_run, group_of):

@@ -16,7 +16,7 @@ from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.loop.parts import started
 from vime_core.loop.validate import checked_inputs
 from vime_core.models.fingerprint import model_fingerprint
-from vime_core.run.report import DONE
+from vime_core.run.report import DONE, ENDED, FAILED, INTERRUPTED
 from vime_core.run.resume import open_run
 from vime_core.version import __version__
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from vime_core.run.resume import OpenRun
 
 log = logging.getLogger(__name__)
-
-INTERRUPTED = "interrupted"
-FAILED = "failed"
 
 
 def run(composed: ComposedConfig) -> int:
@@ -47,15 +44,14 @@ def run(composed: ComposedConfig) -> int:
         try:
             with started(inputs, opened) as parts:
                 keep_for_good()
-                _loop(parts, opened, composed)
-            end = DONE
+                end = _loop(parts, opened, composed)
         except Exception as error:
             end = FAILED
             log.exception("the run failed: %s", first_line(error))
             raise
         finally:
             _clean(opened)
-            log.info("the run has ended: %s", end)
+            log.info("%s%s", ENDED, end)
             opened.folder.unlock()
     return 0
 
@@ -68,7 +64,8 @@ def _clean(opened: OpenRun) -> None:
         log.warning("cannot remove a half-written checkpoint from %s: %s", opened.folder.checkpoints, error)
 
 
-def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> None:
+def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> str:
+    """Train; returns `DONE`, or which observer ended the run and why."""
     reason = INTERRUPTED
     try:
         parts.reporter.run_started(composed.tree)
@@ -80,3 +77,4 @@ def _loop(parts: Parts, opened: OpenRun, composed: ComposedConfig) -> None:
         raise
     finally:
         parts.reporter.run_finished(reason)
+    return reason

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vime_core.run.report import DONE, ENDED, FAILED, INTERRUPTED
 from vime_core.run.versions import read_versions
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ LOG_LINES = 25
 """The end of log.txt that is shown for a run that is not done."""
 
 NOTHING = "-"
+
+_LAST_EVENT = re.compile(rf": {ENDED}(.+) \(vime_core\.loop\.train\)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +55,33 @@ def gather_facts(run: RunFolder, last_step: int | None) -> Facts:
     tree = run.read_config()
     total = _get(tree, "train.steps")
     done = isinstance(total, int) and last_step is not None and last_step >= total
+    log_end = _end_of(run.log_file)
     return Facts(
         title=run.path.name,
         settings=_settings(tree) | {"Folder": str(run.path)},
         versions=read_versions(run.versions_file),
-        progress=_progress(run, last_step, total, done=done),
+        progress=_progress(run, last_step, total, done=done, stopped=_stop_reason(log_end)),
         config=run.config_file.read_text(encoding="utf-8", errors="replace"),
-        log_end="" if done else _end_of(run.log_file),
+        log_end="" if done else log_end,
     )
 
 
-def _progress(run: RunFolder, last_step: int | None, total: Any, *, done: bool) -> str:
+def _progress(run: RunFolder, last_step: int | None, total: Any, *, done: bool, stopped: str | None) -> str:
     steps = f" of {total} steps" if isinstance(total, int) else " steps"
     if last_step is None:
         return f"not done: 0{steps}"
     if done:
         return f"done: {last_step}{steps}"
+    if stopped is not None:
+        return f"ended after {last_step}{steps}: {stopped}"
     written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.metrics_file.stat().st_mtime))
     return f"not done: {last_step}{steps}, the last one written {written}"
+
+
+def _stop_reason(log_end: str) -> str | None:
+    """Which observer ended the run, and why; None when none did, or when the run went on since."""
+    ended = _LAST_EVENT.search(log_end)
+    return ended[1] if ended is not None and ended[1] not in (DONE, FAILED, INTERRUPTED) else None
 
 
 def _settings(tree: Mapping[str, Any]) -> dict[str, str]:

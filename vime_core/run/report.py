@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ENDED = "the run has ended: "
+"""The last event of a run in log.txt, before how: `DONE`, `FAILED`, `INTERRUPTED`, or why an observer ended it."""
+
 DONE = "done"
+FAILED = "failed"
+INTERRUPTED = "interrupted"
 """Reason of a run that ended by itself."""
 
 
