@@ -7,7 +7,7 @@ import time
 import pytest
 
 from vime_core.cluster.calls import first_line, gather
-from vime_core.cluster.placement import Layout, Placement
+from vime_core.cluster.placement import BundleLayout, Placement
 from vime_core.cluster.witness import Vital
 from vime_core.errors import DeadlineError, ResourceError, SyncError, TrainerError
 
@@ -95,16 +95,16 @@ def test_first_line_of_an_empty_message():
 
 
 def test_layout_shares_bundles_between_trainer_and_engines():
-    layout = Layout(ranks=2, engines=3, devices_per_engine=2)
+    layout = BundleLayout(ranks=2, engines=3, devices_per_engine=2)
     assert layout.bundles == 6
     assert [list(layout.engine_bundles(engine)) for engine in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    assert Layout(ranks=4, engines=1, devices_per_engine=1).bundles == 4
+    assert BundleLayout(ranks=4, engines=1, devices_per_engine=1).bundles == 4
 
 
 def test_placed_actor_gets_its_environment():
     import ray
 
-    placement = Placement(Layout(ranks=1, engines=1, devices_per_engine=1), "CPU")
+    placement = Placement(BundleLayout(ranks=1, engines=1, devices_per_engine=1), "CPU")
     placement.create(deadline_s=60)
     actors = [ray.remote(Member).options(**placement.options(0, {"VIME_TEST": who})).remote() for who in "ab"]
     refs = [actor.variable.remote("VIME_TEST") for actor in actors]
@@ -116,4 +116,4 @@ def test_placed_actor_gets_its_environment():
 
 def test_too_few_devices_are_told():
     with pytest.raises(ResourceError, match=r"needs 99 CPU \(train\.world_size=99, rollout\.num_engines=1\)"):
-        Placement(Layout(ranks=99, engines=1, devices_per_engine=1), "CPU").create(deadline_s=60)
+        Placement(BundleLayout(ranks=99, engines=1, devices_per_engine=1), "CPU").create(deadline_s=60)

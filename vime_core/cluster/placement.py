@@ -15,7 +15,7 @@ MARK_SHARE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BundleLayout:
     """How many devices a run needs; plain arithmetic, checked before any process starts."""
 
     ranks: int
@@ -56,7 +56,7 @@ class Placement:
     SHARE = 0.5
     """Of its bundle's device; trainer and engine may share one."""
 
-    def __init__(self, layout: Layout, resource: str, marks: NodeMarks | None = None) -> None:
+    def __init__(self, layout: BundleLayout, resource: str, marks: NodeMarks | None = None) -> None:
         self._layout = layout
         self._resource = resource
         self._marks = marks or NodeMarks()

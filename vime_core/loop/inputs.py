@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.accelerators.threads import ThreadPlan, plan_threads
-from vime_core.cluster.placement import Layout
+from vime_core.cluster.placement import BundleLayout
 from vime_core.config.validate import check_model, check_sampling
 from vime_core.data.config import FilesConfig
 from vime_core.data.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ class Inputs:
     algorithm: Algorithm
     function: RolloutFunction
     filters: Sequence[Filter]
-    layout: Layout
+    layout: BundleLayout
     threads: ThreadPlan
     ray_environment: Mapping[str, str]
     """See `Accelerator.ray_environment`."""
@@ -93,7 +93,7 @@ def prepare(composed: ComposedConfig, *, reads_data: bool = True) -> Inputs:
     keys = config.data if isinstance(config.data, FilesConfig) else FilesConfig()
     generates = has_engines(components["rollout"].entry)
     engines = config.rollout.num_engines if generates else 0
-    layout = Layout(
+    layout = BundleLayout(
         ranks=config.train.world_size,
         engines=engines,
         devices_per_engine=config.rollout.tensor_parallel_size,
