@@ -225,6 +225,8 @@ class NodePlace:
     """IP address to listen on: loopback when all of the run is on one host, else the node's own."""
     keeper: str
     """Address of the node's keeper, for `vime_core.cluster.keeper.KeeperClient`."""
+    host: str = ""
+    """`vime_core.cluster.hosts.memory_identity` there; empty when all of the run is on the driver's node."""
 
 
 @dataclass(frozen=True, slots=True)

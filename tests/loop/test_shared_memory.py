@@ -7,11 +7,12 @@ import pytest
 
 from vime_core.config.compose import compose
 from vime_core.errors import ResourceError
-from vime_core.loop.shared_memory import check_shared_memory, weights_in_flight
+from vime_core.loop.shared_memory import check_one_memory, check_shared_memory, weights_in_flight
 from vime_core.models.hf import inspect_model
 from vime_core.models.tensors import tensor_shapes
 from vime_core.testing.models import TinyFamily, write_tiny_model
 from vime_core.testing.tokenizers import write_byte_tokenizer
+from vime_core.types import NodePlace
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,20 @@ def test_an_object_store_that_does_not_fit(model):
     ):
         check(model, "cluster.object_store_mib=900000000")
     check(model, "cluster.object_store_mib=900000000", "cluster.address=127.0.0.1:1", "placement=disjoint")
+
+
+def test_engines_on_another_host_are_refused_where_weights_wait_in_shared_memory():
+    here, there = NodePlace("10.0.0.1", "k", "boot1:1f"), NodePlace("10.0.0.2", "k", "boot2:1f")
+    entries = {
+        name: compose(["model.path=/m", "data.train=/d", "hardware=cpu", *more]).components["sync"].entry
+        for name, more in {"shm": ["sync=shm"], "none": ["sync=none", "rollout=replay", "rollout.path=/r"]}.items()
+    }
+    check_one_memory(entries["shm"], here, {"engine-0": here, "engine-1": replace(here, address="10.0.0.3")})
+    check_one_memory(entries["none"], here, {"engine-0": there})
+    with pytest.raises(
+        ResourceError, match=r"^sync=shm .* and engine-1, on the node at 10\.0\.0\.2, .* rank 0, at 10\.0\.0\.1 \(or"
+    ):
+        check_one_memory(entries["shm"], here, {"engine-0": here, "engine-1": there})
 
 
 def test_weights_that_do_not_fit(model):

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from vime_core.cluster.calls import gather
-from vime_core.cluster.hosts import loopback_identity
+from vime_core.cluster.hosts import loopback_identity, memory_identity
 from vime_core.cluster.node_keeper import NodeKeeper
 from vime_core.errors import KeeperError, ModelError, PluginError, RunFolderError, TrainerError, VimeError
 from vime_core.models.fingerprint import model_fingerprint
@@ -56,6 +56,8 @@ class NodeState:
     address: str
     loopback: str
     """See `loopback_identity`."""
+    memory: str
+    """See `memory_identity`."""
     keeper: str
 
 
@@ -98,7 +100,7 @@ class NodeAgent:
             log_file=needs.log_file,
             deadline_s=needs.stop_deadline_s,
         )
-        return NodeState(node_address(), loopback_identity(), self._keeper.address)
+        return NodeState(node_address(), loopback_identity(), memory_identity(), self._keeper.address)
 
     def watch(self) -> None:
         """Return when the run has ended.
@@ -182,7 +184,7 @@ class NodeGroup:
         }
         together = {state.loopback for state in states} == {loopback_identity()}
         return {
-            node: NodePlace(address=LOOPBACK if together else state.address, keeper=state.keeper)
+            node: NodePlace(LOOPBACK if together else state.address, state.keeper, state.memory)
             for node, state in zip(self._agents, states, strict=True)
         }
 

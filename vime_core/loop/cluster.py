@@ -11,6 +11,7 @@ from vime_core.cluster.joined import JoinedRay
 from vime_core.cluster.nodes import NodeGroup, NodeNeeds
 from vime_core.cluster.placement import NodeMarks, Placement
 from vime_core.cluster.runtime import LOOPBACK, RayRuntime
+from vime_core.loop.shared_memory import check_one_memory
 from vime_core.models.fingerprint import model_fingerprint
 from vime_core.plugins.discovery import blocked_names
 from vime_core.run.versions import installed_versions
@@ -84,7 +85,7 @@ def cluster(inputs: Inputs, run_id: str, keeper: str, folder: RunFolder) -> Iter
         folder: of the run.
 
     Raises:
-        VimeError: the first cause, when that cannot be done.
+        VimeError: the first cause, when that cannot be done, or when weights could not be pushed from there to there.
     """
     config = inputs.config
     with ExitStack() as stack:
@@ -102,7 +103,13 @@ def cluster(inputs: Inputs, run_id: str, keeper: str, folder: RunFolder) -> Iter
         stack.callback(group.close)
         places = group.start(nodes)
         _tell(inputs, nodes, places)
-        yield Cluster(inputs, placement, [places[node] for node in nodes], group)
+        joined = Cluster(inputs, placement, [places[node] for node in nodes], group)
+        check_one_memory(
+            inputs.composed.components["sync"].entry,
+            joined.trainer_place(0),
+            {f"engine-{engine}": joined.engine_place(engine) for engine in range(inputs.layout.engines)},
+        )
+        yield joined
 
 
 def _tell(inputs: Inputs, nodes: Sequence[str], places: Mapping[str, NodePlace]) -> None:

@@ -1,4 +1,4 @@
-"""Whether /dev/shm has room for what a run puts there; asked before a process starts."""
+"""Whether /dev/shm has room for what a run puts there, and all who look there see the same; asked before a start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from vime_core.config.schema import Config
     from vime_core.models.hf import LocalModel
+    from vime_core.plugins.entries import Entry
     from vime_core.plugins.registration import Registered
+    from vime_core.types import NodePlace
 
 FOLDER = "/dev/shm"
 
@@ -40,6 +42,28 @@ def check_shared_memory(config: Config, components: Mapping[str, Registered], mo
             f"{FOLDER} has {free >> 20} MiB free and the run needs {_mib(needed)} ({told}): enlarge it (containers: "
             f"--shm-size) or lower {' or '.join(needs)}"
         )
+
+
+def check_one_memory(sync: Entry, trainer: NodePlace, engines: Mapping[str, NodePlace]) -> None:
+    """Check that engines see the shared memory that weights wait in.
+
+    Args:
+        sync: how weights are pushed.
+        trainer: where rank 0 is, which writes them.
+        engines: where the others are, by name.
+
+    Raises:
+        ResourceError: names an engine that is elsewhere.
+    """
+    if not (isinstance(sync, SyncStrategyEntry) and sync.shared_memory):
+        return
+    for name, place in engines.items():
+        if place.host != trainer.host:
+            raise ResourceError(
+                f"sync={sync.name} moves weights through the memory of one host, and {name}, on the node at "
+                f"{place.address}, would be on another than trainer rank 0, at {trainer.address} (or in a container "
+                "with a /dev/shm of its own): place both on one host, or choose a sync strategy that crosses hosts"
+            )
 
 
 def weights_in_flight(model: LocalModel, dtype: str, bucket: int) -> int:
