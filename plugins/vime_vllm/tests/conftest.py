@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib.util
 import re
 import secrets
+import sys
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -30,8 +33,9 @@ from vime_vllm.sync.shm import ShmSync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+    from types import ModuleType
 
+LAYOUT_PROGRAM = Path(__file__).with_name("layout_program.py")
 VOCAB = 120
 """No multiple of 64, so that the engines pad it."""
 GEOMETRY = ModelGeometry(
@@ -76,6 +80,18 @@ def tiny_model(seed: int) -> Qwen3ForCausalLM:
         pad_token_id=0,
     )
     return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def layout_program() -> ModuleType:
+    """`layout_program.py`, for its `World`."""
+    spec = importlib.util.spec_from_file_location("vime_vllm_layout_program", LAYOUT_PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

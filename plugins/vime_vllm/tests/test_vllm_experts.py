@@ -98,6 +98,27 @@ def test_experts_that_changed_places_are_seen(run):
     assert difference(run) < 1e-4
 
 
+@pytest.mark.ranks
+def test_ranks_that_share_matrices_and_experts_out_push_whole_ones(run, layout_program, tmp_path):
+    """Tensor and expert parallel on two ranks; `test_layout_pushes.py` has every layout."""
+    run.sync.close()
+    world = layout_program.World(tmp_path, 2, run.context.run_id)
+    try:
+        settings = {"tensor_parallel": 2, "expert_parallel": 2}
+        world.call("start", run.context.model_path, Qwen3Moe(), CONFIG, settings)
+        world.call("connect", run.backend.endpoints())
+        version = len(run.models)
+        run.models[version] = run.make_model(0)
+        asyncio.run(run.backend.pause())
+        world.call("push", version)
+        asyncio.run(run.backend.resume())
+        assert difference(run) < 1e-4
+        world.call("stop")
+    finally:
+        world.close()
+        run.sync.connect(run.backend.endpoints())
+
+
 def test_an_expert_that_is_left_out_fails_the_push(run):
     weights = run.make_model(4).state_dict()
     del weights["model.layers.2.mlp.experts.3.up_proj.weight"]
