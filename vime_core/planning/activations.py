@@ -148,8 +148,10 @@ def _experts(geometry: ModelGeometry, layout: TrainLayout, micro: Micro, dtype: 
     if experts is None:
         return 0
     rows, size = _routed_rows(geometry, layout, micro), DTYPE_BYTES[dtype]
-    # The token, gate and up, silu(gate), up again, their product, and that times the expert's probability.
-    computed = rows * (geometry.hidden_size + 6 * experts.ffn_size // layout.expert_tensor) * size
+    # The token, gate and up, silu(gate), up again, their product, and that times the expert's probability; grouped,
+    # up is not copied.
+    widths = 5 if layout.grouped_experts else 6
+    computed = rows * (geometry.hidden_size + widths * experts.ffn_size // layout.expert_tensor) * size
     # Logits, probabilities and their transpose in float32; indices of the chosen experts, of tokens and of rows.
     routing = 3 * experts.num_experts * FLOAT + 3 * experts.top_k * INDEX
     return computed + micro.tokens // (layout.tensor if layout.sequence else 1) * routing
@@ -166,8 +168,15 @@ def _gradients_in_layer(geometry: ModelGeometry, layout: TrainLayout, micro: Mic
     experts = geometry.experts
     if experts is None or layer in experts.dense_layers:
         return 2 * micro.tokens * geometry.ffn_size // layout.tensor * DTYPE_BYTES[dtype]
-    width = geometry.hidden_size + experts.ffn_size // layout.expert_tensor
-    return 2 * _routed_rows(geometry, layout, micro) * width * DTYPE_BYTES[dtype]
+    rows = _routed_rows(geometry, layout, micro)
+    hidden, ffn = geometry.hidden_size, experts.ffn_size // layout.expert_tensor
+    most = 2 * rows * (hidden + ffn)
+    if layout.grouped_experts:
+        # The second matrices of all experts here, or their gradients, exist together, with the gradients of rows; then
+        # the first ones, twice as large, when all is gone that was saved between the two.
+        stacked = experts.num_experts // layout.expert * hidden * ffn
+        most = max(most, stacked + rows * (hidden + 2 * ffn), 2 * stacked + rows * (hidden - 3 * ffn))
+    return most * DTYPE_BYTES[dtype]
 
 
 def head_bytes(geometry: ModelGeometry, layout: TrainLayout, tokens: int, *, dtype: str, chunk_tokens: int) -> int:

@@ -17,9 +17,12 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True, slots=True)
 class TrainLayout(Layout):
-    """A layout, and what is computed again to save memory."""
+    """A layout, and how its layers are computed, as far as memory depends on it."""
 
     recompute: str = "none"
+    """What is computed again to save memory."""
+    grouped_experts: bool = False
+    """Whether all experts of a rank are computed together."""
 
     def describe(self) -> str:
         """Short text, e.g. `TP2 DP1 full recompute`."""
@@ -31,8 +34,9 @@ class TrainLayout(Layout):
         return f"{' '.join(sizes)}, recompute {self.recompute}"
 
 
-def layout_of(config: TrainConfig, geometry: ModelGeometry) -> TrainLayout:
+def layout_of(config: TrainConfig, geometry: ModelGeometry, *, on_device: bool = True) -> TrainLayout:
     """The layout that a training backend's settings ask for; a backend without such settings is data-parallel."""
+    grouped = getattr(config, "moe_grouped_gemm", False)
     tensor = getattr(config, "tensor_parallel", 1)
     sequence = getattr(config, "sequence_parallel", None)
     layers = getattr(config, "pipeline_layers", None)
@@ -45,4 +49,5 @@ def layout_of(config: TrainConfig, geometry: ModelGeometry) -> TrainLayout:
         expert=getattr(config, "expert_parallel", 1),
         expert_tensor=getattr(config, "expert_tensor_parallel", 1),
         recompute=getattr(config, "recompute", "none"),
+        grouped_experts=on_device and config.dtype == "bfloat16" if grouped is None else grouped,
     )

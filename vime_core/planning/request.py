@@ -41,7 +41,7 @@ def request_of(
     return Request(
         geometry=geometry,
         tensor_map=tensor_map,
-        layout=layout_of(train, geometry),
+        layout=layout_of(train, geometry, on_device=not shared_host),
         dtype=train.dtype,
         # A sample that is longer than a micro-batch may be gets one of its own.
         micro_tokens=max(train.max_tokens_per_device, engine.longest),

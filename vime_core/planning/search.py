@@ -90,6 +90,7 @@ def candidates(request: Request) -> Iterator[TrainLayout]:
                     stage_layers=even_stages(geometry.num_layers, pipeline),
                     expert=_expert_ranks(request, pipeline),
                     recompute=recompute,
+                    grouped_experts=request.layout.grouped_experts,
                 )
 
 

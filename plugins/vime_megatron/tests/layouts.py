@@ -38,6 +38,8 @@ DENSE = {"num_hidden_layers": 5, "vocab_size": 131}
 """Layers and vocabulary divide by nothing."""
 TIED = {**DENSE, "tie_word_embeddings": True}
 MOE = {"family": "qwen3_moe", "num_hidden_layers": 3, "vocab_size": 131}
+GROUPED = {"moe_grouped_gemm": True}
+"""Compared with one rank whose experts compute one after the other."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def _pipeline(**more: Any) -> dict[str, Any]:
 
 
 UNEVEN = [2, 3]
+ETP2 = {"expert_tensor_parallel": 2}
 CASES = [
     Case("dense TP2+SP", DENSE, _tensor()),
     Case("dense TP2", DENSE, _tensor(sequence_parallel=False)),
@@ -114,9 +117,20 @@ CASES = [
     Case("moe TP2+SP auxiliary loss", MOE, _tensor(moe_aux_loss=0.3)),
     Case("moe PP2 allgather auxiliary loss", MOE, _pipeline(moe_aux_loss=0.3, token_dispatcher="allgather")),
     Case("moe EP2 full recompute", MOE, {"expert_parallel": 2, "recompute": "full"}),
+    Case("moe DP2 grouped", MOE, GROUPED),
+    Case("moe EP2 grouped alltoall", MOE, {"expert_parallel": 2, **GROUPED}),
+    Case("moe EP2 grouped allgather", MOE, {"expert_parallel": 2, "token_dispatcher": "allgather", **GROUPED}),
+    Case("moe EP2 grouped full recompute", MOE, {"expert_parallel": 2, "recompute": "full", **GROUPED}),
+    Case("moe TP2xEP4 ETP1 grouped, one expert each", MOE, _tensor(expert_parallel=4, **GROUPED), 4),
+    Case("moe TP2xEP2 ETP1 grouped", MOE, _tensor(expert_parallel=2, **GROUPED)),
+    Case("moe TP2+SP ETP2 grouped allgather", MOE, _tensor(**ETP2, token_dispatcher="allgather", **GROUPED)),
+    Case("moe TP2xEP2 ETP2 grouped", MOE, _tensor(expert_parallel=2, **ETP2, **GROUPED), 4),
+    Case("moe PP2xEP2 grouped", MOE, _pipeline(expert_parallel=2, **GROUPED), 4),
+    Case("moe TP2xPP2xEP2+SP grouped", MOE, _tensor(**_pipeline(expert_parallel=2, **GROUPED)), 4),
     Case("fault: norms not marked, TP2+SP", DENSE, _tensor(), fault="unmark_norms"),
     Case("fault: two experts swapped, EP2", MOE, {"expert_parallel": 2}, fault="swap_experts"),
     Case("fault: q and k heads transposed, TP2+SP", DENSE, _tensor(), fault="transpose_heads"),
+    Case("fault: groups of experts shifted, EP2", MOE, {"expert_parallel": 2, **GROUPED}, fault="shift_groups"),
 ]
 
 
@@ -180,6 +194,7 @@ MOVES = [
     _move("dense PP2 to DP2, tied", TIED, _pipeline(), {}),
     _move("dense DP2 to TP2+SP", DENSE, {}, _tensor()),
     _move("moe EP2 to TP2+SP", MOE, {"expert_parallel": 2}, _tensor()),
+    _move("moe TP2xEP2 grouped to EP2", MOE, _tensor(expert_parallel=2, **GROUPED), {"expert_parallel": 2}),
     _move("moe TP2+SP ETP2 to PP2", MOE, _tensor(expert_tensor_parallel=2), _pipeline()),
     replace(
         _move(

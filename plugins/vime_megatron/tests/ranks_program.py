@@ -181,7 +181,30 @@ def transpose_heads(backend: MegatronBackend) -> None:
     groups[:, heads] = kept
 
 
-SABOTAGE = {"unmark_norms": unmark_norms, "swap_experts": swap_experts, "transpose_heads": transpose_heads}
+def shift_groups(backend: MegatronBackend) -> None:
+    """In the first layer with experts the first token of this rank's second expert is counted to its first.
+
+    Not the last of the first one: that may be the last of a sequence, which nothing depends on.
+    """
+    for layer in backend._passes._policy.decoder.layers:
+        if isinstance(layer.mlp, mcore.MoELayer):
+            forward = layer.mlp.experts.forward
+
+            def shifted(tokens: torch.Tensor, counts: torch.Tensor, probabilities: torch.Tensor) -> Any:
+                wrong = counts.clone()
+                wrong[:2] += counts[1].clamp(max=1) * torch.tensor([1, -1])
+                return forward(tokens, wrong, probabilities)  # noqa: B023 - the loop ends here
+
+            layer.mlp.experts.forward = shifted
+            return
+
+
+SABOTAGE = {
+    "unmark_norms": unmark_norms,
+    "swap_experts": swap_experts,
+    "transpose_heads": transpose_heads,
+    "shift_groups": shift_groups,
+}
 """Faults that a comparison of layouts must catch."""
 
 

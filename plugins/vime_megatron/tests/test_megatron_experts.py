@@ -85,10 +85,11 @@ def test_weights_come_back_bit_for_bit(shaped: Any, start: Callable[..., Any]) -
     assert all(torch.equal(exported[name], tensor) for name, tensor in expected.items())
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 def test_gradients_are_those_of_transformers(
-    moe_model: Any, start: Callable[..., Any], packed: MicroBatch, ranks_program: Any
+    grouped: bool, moe_model: Any, start: Callable[..., Any], packed: MicroBatch, ranks_program: Any
 ) -> None:
-    backend = start(moe_model, temperature=0.7)
+    backend = start(moe_model, temperature=0.7, moe_grouped_gemm=grouped)
     backend._model.zero_grad_buffer()
     backend._passes.gradients([packed], Weighted(), 5.0)
     found = ranks_program.gradients(backend)

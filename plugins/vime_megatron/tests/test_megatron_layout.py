@@ -36,6 +36,17 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (DENSE, {"expert_parallel": 2, "world_size": 2}, r"expert_parallel=2, but the model has no experts"),
     (DENSE, {"expert_tensor_parallel": 2, "world_size": 2}, r"expert_tensor_parallel=2, but the model has no experts"),
     (DENSE, {"moe_aux_loss": 0.01}, r"moe_aux_loss=0\.01, but the model has no experts"),
+    (DENSE, {"moe_grouped_gemm": True}, r"moe_grouped_gemm=true, but the model has no experts; leave it out$"),
+    (
+        replace(MOE, hidden_size=68),
+        {"moe_grouped_gemm": True},
+        r"moe_grouped_gemm=true needs .* multiple of 16 bytes, .*dtype=bfloat16 .* 136 and 64 bytes; leave it out$",
+    ),
+    (
+        MOE,
+        {"moe_grouped_gemm": True, "expert_tensor_parallel": 8, "world_size": 8},
+        r"expert_tensor_parallel=8 the experts' have 128 and 8 bytes",
+    ),
     (MOE, {"expert_parallel": 3, "world_size": 3}, r"expert_parallel=3 does not divide the model's 4 experts a layer"),
     (MOE, {"expert_tensor_parallel": 3, "world_size": 3}, r"32 rows of an expert"),
     (

@@ -20,9 +20,12 @@ CHECKED = (
     "moe TP2+SP alltoall",
     "moe TP2+SP ETP2 allgather",
     "moe TP2+SP auxiliary loss",
+    "moe EP2 grouped allgather",
+    "moe TP2xEP2 ETP1 grouped",
     "fault: norms not marked, TP2+SP",
     "fault: two experts swapped, EP2",
     "fault: q and k heads transposed, TP2+SP",
+    "fault: groups of experts shifted, EP2",
 )
 
 
@@ -80,6 +83,9 @@ def test_each_fault_is_caught_by_what_it_breaks(rows: dict[str, Any]) -> None:
     for name in ("fault: two experts swapped, EP2", "fault: q and k heads transposed, TP2+SP"):
         assert not rows[name].bit_equal
         assert rows[name].logprobs > 1e-3
+    shifted = rows["fault: groups of experts shifted, EP2"]
+    assert shifted.bit_equal
+    assert shifted.logprobs > 1e-3
 
 
 @pytest.mark.timeout(600)

@@ -58,7 +58,7 @@ def estimated(case):
     family = FAMILIES[case["hf_config"]["model_type"]]
     geometry = family.geometry(case["hf_config"], None)
     config = MegatronConfig(**case["train"])
-    layout = layout_of(config, geometry)
+    layout = layout_of(config, geometry, on_device=False)
     lengths = case["lengths"]
     used = activation_bytes(
         geometry,
@@ -117,6 +117,7 @@ def test_a_plan_is_what_a_rank_allocates():
             dense(2, (3000, 500, 596), recompute="selective", head=False),
             dense(2, dtype="float32", fused_norms=False, head=False),
             sparse(1, (256,)),
+            sparse(1, (256,), moe_grouped_gemm=True),
         ],
         tolerance=0.03,
     )
@@ -133,6 +134,9 @@ def test_a_plan_is_what_a_rank_allocates():
         dense(36, (2000, 2000, 1000, 120), world_size=2, pipeline_parallel=2, head=False),
         sparse(3, (256,)),
         sparse(2, (256,), recompute="full"),
+        sparse(2, (600, 430), moe_grouped_gemm=True),
+        sparse(2, (1024, 700), moe_grouped_gemm=True),
+        sparse(2, (256,), moe_grouped_gemm=True, recompute="full"),
         sparse(2, (256, 150), dtype="float32"),
     ],
     ids=lambda case: "-".join(f"{key}={value}" for key, value in case["train"].items()),

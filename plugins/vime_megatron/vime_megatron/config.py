@@ -34,6 +34,9 @@ class MegatronConfig(TrainConfig):
     """Ranks that share every matrix of an expert out."""
     token_dispatcher: str = option("alltoall", choices=("alltoall", "allgather"))
     """How tokens travel to their experts; `allgather` pads the micro-batches of all ranks to one length."""
+    moe_grouped_gemm: bool | None = None
+    """Whether the matrix products of a rank's experts are computed together, not one expert after the other; on devices
+    under `dtype=bfloat16` when null."""
     moe_aux_loss: float = option(0.0, low=0)
     """Weight of the load-balancing loss of experts, a mean over tokens, added to the algorithm's loss."""
     recompute: str = option("none", choices=("none", "selective", "full"))

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from vime_core.errors import ConfigError
 from vime_core.models.layout import Layout, even_stages
+from vime_core.planning.shares import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from vime_core.models.geometry import ModelGeometry
     from vime_megatron.config import MegatronConfig
+
+ROW_BYTES = 16
+"""What divides the rows of all matrices in a grouped product of torch."""
 
 
 def plan_layout(config: MegatronConfig, geometry: ModelGeometry) -> Layout:
@@ -62,13 +66,34 @@ def _check_experts(config: MegatronConfig, geometry: ModelGeometry) -> None:
             "expert_parallel": config.expert_parallel > 1,
             "expert_tensor_parallel": config.expert_tensor_parallel > 1,
             "moe_aux_loss": config.moe_aux_loss > 0,
+            "moe_grouped_gemm": config.moe_grouped_gemm is True,
         }
         for key in (key for key, is_used in used.items() if is_used):
-            raise ConfigError(f"train.{key}={getattr(config, key):g}, but the model has no experts; leave it out")
+            value = str(getattr(config, key)).lower()
+            raise ConfigError(f"train.{key}={value}, but the model has no experts; leave it out")
         return
     _check_divides("expert_parallel", config.expert_parallel, {"experts a layer": experts.num_experts})
     rows = {"rows of an expert (moe_intermediate_size)": experts.ffn_size}
     _check_divides("expert_tensor_parallel", config.expert_tensor_parallel, rows)
+    if config.moe_grouped_gemm and not grouped_rows_fit(config, geometry):
+        raise ConfigError(
+            f"train.moe_grouped_gemm=true needs matrices with rows of a multiple of {ROW_BYTES} bytes, but with "
+            f"train.dtype={config.dtype} and train.expert_tensor_parallel={config.expert_tensor_parallel} the experts' "
+            f"have {' and '.join(f'{size:,}' for size in _row_bytes(config, geometry))} bytes; leave it out"
+        )
+
+
+def grouped_rows_fit(config: MegatronConfig, geometry: ModelGeometry) -> bool:
+    """Whether torch's grouped product takes the experts' matrices, on any device."""
+    return not any(size % ROW_BYTES for size in _row_bytes(config, geometry))
+
+
+def _row_bytes(config: MegatronConfig, geometry: ModelGeometry) -> tuple[int, ...]:
+    """Bytes of a row of an expert's first and second matrix on one rank."""
+    if geometry.experts is None:
+        return ()
+    size = DTYPE_BYTES[config.dtype]
+    return geometry.hidden_size * size, geometry.experts.ffn_size // config.expert_tensor_parallel * size
 
 
 def _check_divides(key: str, ranks: int, sizes: dict[str, int]) -> None:

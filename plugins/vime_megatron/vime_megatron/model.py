@@ -12,6 +12,7 @@ from torch.nn import functional
 from vime_core.errors import ModelError
 from vime_megatron import compat, mcore
 from vime_megatron.attention import PackedAttention
+from vime_megatron.grouped import expert_module
 from vime_megatron.norm import RMSNorm
 from vime_megatron.rope import RotaryAngles, rotary_frequencies
 from vime_megatron.router import Router
@@ -180,14 +181,14 @@ def build_model(
         initialize: whether it will be trained; else its memory is not even touched.
 
     Raises:
-        ModelError: for a feature of the geometry that this backend does not have.
+        ModelError: for a feature of the geometry that this backend or this torch does not have.
     """
     if geometry.attention_bias:
         raise ModelError(f"{geometry.family}: attention biases are not supported by training backend megatron")
     layout = ranks.layout
     model = PolicyModel(
         config=transformer_config(geometry, dtype, layout, config, initialize=initialize),
-        transformer_layer_spec=_block_spec(geometry, layout, ranks.here.stage),
+        transformer_layer_spec=_block_spec(geometry, layout, ranks.here.stage, config),
         vocab_size=math.ceil(geometry.vocab_size / layout.tensor) * layout.tensor,
         max_sequence_length=geometry.max_positions,
         pre_process=ranks.is_first_stage,
@@ -200,16 +201,18 @@ def build_model(
     return model.to(ranks.device)
 
 
-def _block_spec(geometry: ModelGeometry, layout: Layout, stage: int) -> mcore.TransformerBlockSubmodules:
+def _block_spec(
+    geometry: ModelGeometry, layout: Layout, stage: int, config: MegatronConfig
+) -> mcore.TransformerBlockSubmodules:
     """The layers of a pipeline stage."""
     first = layout.first_layer(stage)
     layers = range(first, first + layout.stage_layers[stage])
     return mcore.TransformerBlockSubmodules(
-        layer_specs=[_layer_spec(geometry, layer) for layer in layers], layer_norm=RMSNorm
+        layer_specs=[_layer_spec(geometry, layer, config) for layer in layers], layer_norm=RMSNorm
     )
 
 
-def _layer_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
+def _layer_spec(geometry: ModelGeometry, layer: int, config: MegatronConfig) -> mcore.ModuleSpec:
     attention = mcore.SelfAttentionSubmodules(
         linear_qkv=mcore.ColumnParallelLinear,
         core_attention=PackedAttention,
@@ -228,13 +231,13 @@ def _layer_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
             ),
             self_attn_bda=mcore.get_bias_dropout_add,
             pre_mlp_layernorm=RMSNorm,
-            mlp=_mlp_spec(geometry, layer),
+            mlp=_mlp_spec(geometry, layer, config),
             mlp_bda=mcore.get_bias_dropout_add,
         ),
     )
 
 
-def _mlp_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
+def _mlp_spec(geometry: ModelGeometry, layer: int, config: MegatronConfig) -> mcore.ModuleSpec:
     experts = geometry.experts
     linear = mcore.MLPSubmodules(linear_fc1=mcore.ColumnParallelLinear, linear_fc2=mcore.RowParallelLinear)
     if experts is None or layer in experts.dense_layers:
@@ -242,7 +245,7 @@ def _mlp_spec(geometry: ModelGeometry, layer: int) -> mcore.ModuleSpec:
     return mcore.ModuleSpec(
         module=mcore.MoELayer,
         submodules=mcore.MoESubmodules(
-            experts=mcore.ModuleSpec(module=mcore.SequentialMLP, submodules=linear),
+            experts=mcore.ModuleSpec(module=expert_module(geometry, config), submodules=linear),
             router=partial(Router, normalize=experts.normalize_top_k),
         ),
     )
