@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from vime_core.errors import ModelError
 from vime_core.models.checkpoint import SafetensorsFolder
-from vime_core.models.export import export_model
+from vime_core.models.export import export_model, finish_export, write_parts
 from vime_core.models.hf import inspect_model
 
 
@@ -138,3 +138,36 @@ def test_failure_of_the_trainer_leaves_nothing_behind(source, tmp_path):
     with pytest.raises(RuntimeError, match="rank lost"):
         export_model(tmp_path / "exported", source.model, failing())
     assert sorted(file.name for file in tmp_path.iterdir()) == before
+
+
+def written_by_two(source, folder, split, overlap=0):
+    """Parts of two writers, the first of which has `split` tensors, the second all from `split - overlap` on."""
+    folder.mkdir()
+    items = list(source.tensors.items())
+    for writer, share in ((1, items[split - overlap :]), (0, items[:split])):
+        write_parts(folder, source.model, share, max_shard_bytes=600, writer=writer)
+
+
+def test_several_writers_make_one_folder(source, toy, tmp_path):
+    written_by_two(source, tmp_path / "parts", 3)
+    finish_export(tmp_path / "parts", source.model)
+    export_model(tmp_path / "alone", source.model, source.tensors.items(), max_shard_bytes=600)
+    assert inspect_model(tmp_path / "parts", {"toy": toy}).hf_config["dtype"] == "float32"
+    totals = [
+        json.loads((tmp_path / name / "model.safetensors.index.json").read_text())["metadata"]
+        for name in ("parts", "alone")
+    ]
+    assert totals[0] == totals[1]
+    for name, tensor in SafetensorsFolder(tmp_path / "parts").load(source.tensors):
+        assert torch.equal(tensor, source.tensors[name])
+    assert not list((tmp_path / "parts").glob("part-*"))
+
+
+def test_several_writers_must_write_each_tensor_once(source, tmp_path):
+    written_by_two(source, tmp_path / "twice", 3, overlap=1)
+    with pytest.raises(ModelError, match="is exported twice"):
+        finish_export(tmp_path / "twice", source.model)
+    (tmp_path / "less").mkdir()
+    write_parts(tmp_path / "less", source.model, list(source.tensors.items())[:-2], max_shard_bytes=600, writer=1)
+    with pytest.raises(ModelError, match="2 tensors are missing"):
+        finish_export(tmp_path / "less", source.model)

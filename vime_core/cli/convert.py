@@ -21,8 +21,8 @@ DESCRIPTION = """Convert weights between Hugging Face format and the checkpoints
   vime convert MODEL OUTPUT                     a model folder to a checkpoint
   vime convert CHECKPOINT OUTPUT --model MODEL  a checkpoint to a model folder
 
-Tensors pass one after the other. Every layout loads the checkpoint. MODEL gives configuration and tokenizer. What is
-there already is not overwritten.
+Tensors pass one after the other; with --processes N, N of them at one time. Every layout loads the checkpoint. MODEL
+gives configuration and tokenizer. What is there already is not overwritten.
 """
 
 
@@ -33,9 +33,16 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="a new folder")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="model folder that the checkpoint descends from")
     parser.add_argument("--train", metavar="NAME", help="training backend; the only one that converts when not given")
+    processes = "processes of this machine that share the work out; 1 by default"
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help=processes)
     options = parser.parse_args(arguments)
     conversion = plan_conversion(
-        load_plugins(), options.source, options.output, model=options.model, backend=options.train
+        load_plugins(),
+        options.source,
+        options.output,
+        model=options.model,
+        backend=options.train,
+        processes=options.processes,
     )
     columns = (BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:

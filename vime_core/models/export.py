@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vime_core.errors import ModelError
-from vime_core.models.checkpoint import INDEX_FILE, SINGLE_FILE
+from vime_core.models.checkpoint import DTYPE_BYTES, INDEX_FILE, SINGLE_FILE, read_header
 from vime_core.models.tensors import tensor_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
+    from vime_core.models.checkpoint import TensorInfo
     from vime_core.models.hf import LocalModel
 
 COPIED_FILES = (
@@ -61,14 +64,8 @@ def export_model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
     try:
-        writer = _ShardWriter(aside, tensor_shapes(source.geometry, source.tensor_map), max_shard_bytes)
-        for name, tensor in tensors:
-            writer.add(name, tensor)
-        dtypes = writer.finish()
-        _write_config(aside / "config.json", source.hf_config, dtypes)
-        for name in COPIED_FILES:
-            if (source.path / name).is_file():
-                shutil.copyfile(source.path / name, aside / name)
+        write_parts(aside, source, tensors, max_shard_bytes=max_shard_bytes)
+        finish_export(aside, source)
         aside.chmod(0o755)
         aside.rename(folder)
     except BaseException:
@@ -76,19 +73,74 @@ def export_model(
         raise
 
 
-class _ShardWriter:
-    """Collects tensors into files of bounded size; names and index are settled by `finish`."""
+def write_parts(
+    folder: Path,
+    source: LocalModel,
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    *,
+    max_shard_bytes: int,
+    writer: int = 0,
+) -> None:
+    """Write weights as files that `finish_export` makes a model folder of.
 
-    def __init__(self, folder: Path, wanted: Mapping[str, tuple[int, ...]], max_shard_bytes: int):
+    Args:
+        folder: Where files of this and other writers go.
+        source: Model that the weights descend from.
+        tensors: Those of this writer, see `export_model`.
+        max_shard_bytes: A file gets no further tensor that would make it larger.
+        writer: Number among those that write at one time.
+
+    Raises:
+        ModelError: when a file cannot be written, or a tensor is unknown, repeated or of a wrong shape.
+    """
+    parts = _Parts(folder, writer, tensor_shapes(source.geometry, source.tensor_map), max_shard_bytes)
+    for name, tensor in tensors:
+        parts.add(name, tensor)
+    parts.flush()
+
+
+def finish_export(folder: Path, source: LocalModel) -> None:
+    """Name the files that `write_parts` left in a folder, and add index, configuration and tokenizer.
+
+    Raises:
+        ModelError: when a tensor is missing, or two files hold it.
+    """
+    files = sorted(folder.glob(f"{PART_PREFIX}*"))
+    headers = [read_header(file) for file in files]
+    found = Counter(name for header in headers for name in header)
+    repeated = [name for name, count in found.items() if count > 1]
+    if repeated:
+        raise ModelError(f"export: tensor {repeated[0]} is exported twice")
+    wanted = tensor_shapes(source.geometry, source.tensor_map)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise ModelError(f"export: {len(missing)} tensors are missing, first {missing[0]}")
+    if len(files) == 1:
+        files[0].rename(folder / SINGLE_FILE)
+    else:
+        _write_index(folder, files, headers, wanted)
+    dtypes = {info.dtype for header in headers for info in header.values()}
+    _write_config(folder / "config.json", source.hf_config, dtypes)
+    for name in COPIED_FILES:
+        if (source.path / name).is_file():
+            shutil.copyfile(source.path / name, folder / name)
+
+
+PART_PREFIX = "part-"
+
+
+class _Parts:
+    """Collects tensors into files of bounded size."""
+
+    def __init__(self, folder: Path, writer: int, wanted: Mapping[str, tuple[int, ...]], max_shard_bytes: int):
         self._folder = folder
+        self._writer = writer
         self._wanted = wanted
         self._max_shard_bytes = max_shard_bytes
         self._shard: dict[str, torch.Tensor] = {}
         self._shard_bytes = 0
-        self._shards: list[list[str]] = []
-        self._total_bytes = 0
+        self._files = 0
         self._written: set[str] = set()
-        self._dtypes: set[str] = set()
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Take a copy of one tensor; writes a file when the shard is full, and a larger tensor at once."""
@@ -99,43 +151,23 @@ class _ShardWriter:
         if tuple(tensor.shape) != shape:
             raise ModelError(f"export: tensor {name} has shape {list(tensor.shape)}, the model has {list(shape)}")
         size = tensor.numel() * tensor.element_size()
-        if self._shard and self._shard_bytes + size > self._max_shard_bytes:
-            self._flush()
+        if self._shard_bytes + size > self._max_shard_bytes:
+            self.flush()
         alone = size > self._max_shard_bytes
         self._shard[name] = tensor.detach().to("cpu", copy=not alone).contiguous()
         self._shard_bytes += size
         self._written.add(name)
-        self._dtypes.add(str(tensor.dtype).removeprefix("torch."))
         if alone:
-            self._flush()
+            self.flush()
 
-    def finish(self) -> set[str]:
-        """Write what is left, give the files their final names; returns the dtypes seen."""
-        missing = [name for name in self._wanted if name not in self._written]
-        if missing:
-            raise ModelError(f"export: {len(missing)} tensors are missing, first {missing[0]}")
-        if self._shard:
-            self._flush()
-        if len(self._shards) == 1:
-            self._part(0).rename(self._folder / SINGLE_FILE)
-            return self._dtypes
-        weight_map: dict[str, str] = {}
-        for index, names in enumerate(self._shards):
-            file = f"model-{index + 1:05d}-of-{len(self._shards):05d}.safetensors"
-            self._part(index).rename(self._folder / file)
-            weight_map.update(dict.fromkeys(names, file))
-        index_content = {"metadata": {"total_size": self._total_bytes}, "weight_map": weight_map}
-        _write_json(self._folder / INDEX_FILE, index_content)
-        return self._dtypes
-
-    def _part(self, index: int) -> Path:
-        return self._folder / f"part-{index:05d}"
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what was collected."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        part = self._part(len(self._shards))
+        if not self._shard:
+            return
+        part = self._folder / f"{PART_PREFIX}{self._writer:05d}-{self._files:05d}"
         try:
             save_file(self._shard, part, metadata={"format": "pt"})
         except SafetensorError as error:
@@ -146,9 +178,26 @@ class _ShardWriter:
                 "place"
             ) from error
         part.chmod(0o644)  # safetensors lets only the owner read
-        self._shards.append(list(self._shard))
-        self._total_bytes += self._shard_bytes
+        self._files += 1
         self._shard, self._shard_bytes = {}, 0
+
+
+def _write_index(
+    folder: Path, files: Sequence[Path], headers: Sequence[Mapping[str, TensorInfo]], wanted: Iterable[str]
+) -> None:
+    places: dict[str, str] = {}
+    total = 0
+    for number, (file, header) in enumerate(zip(files, headers, strict=True), 1):
+        name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        file.rename(folder / name)
+        places |= dict.fromkeys(header, name)
+        total += sum(math.prod(info.shape) * DTYPE_BYTES[info.dtype] for info in header.values())
+    index = {"metadata": {"total_size": total}, "weight_map": {name: places[name] for name in wanted}}
+    _write_json(folder / INDEX_FILE, index)
+
+
+TORCH_NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Types of weights as safetensors writes them, to torch's names."""
 
 
 def _write_config(file: Path, hf_config: Mapping[str, Any], dtypes: set[str]) -> None:
@@ -156,7 +205,8 @@ def _write_config(file: Path, hf_config: Mapping[str, Any], dtypes: set[str]) ->
     config = dict(hf_config)
     if len(dtypes) == 1:
         key = "dtype" if "dtype" in config else "torch_dtype"
-        config[key] = next(iter(dtypes))
+        (dtype,) = dtypes
+        config[key] = TORCH_NAMES.get(dtype, dtype)
     _write_json(file, config)
 
 

@@ -1,4 +1,4 @@
-"""Model folders to Megatron's `torch_dist` checkpoints and back, a few tensors at a time."""
+"""Model folders to Megatron's `torch_dist` checkpoints and back, a few tensors at a time, in one process or several."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import mmap
 import shutil
 from collections import Counter
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import torch
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import MetadataIndex
 
     from vime_core.models.hf import LocalModel
+    from vime_core.models.tensors import Parameter
 
 TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """As safetensors writes them, to torch's."""
@@ -45,7 +47,8 @@ class MegatronConverter:
     """Implements `vime_core.plugins.interfaces.CheckpointConverter`.
 
     Megatron's model is built without values: a parameter has memory only while it is read or written. The checkpoint
-    is the part `model` of a trainer's: any layout loads it.
+    is the part `model` of a trainer's: any layout loads it. Several ranks each hold the whole model so, and read and
+    write a share of its parameters.
     """
 
     def __init__(self, model: LocalModel) -> None:
@@ -63,8 +66,10 @@ class MegatronConverter:
             RunFolderError: when the checkpoint cannot be written, e.g. because the disk is full.
         """
         dtype = _dtype(self._model)
-        folder.mkdir()
         with _skeleton(self._model, dtype) as skeleton, _room_told(folder):
+            if distributed.get_rank() == 0:
+                folder.mkdir()
+            distributed.barrier()
             mcore.dist_checkpointing.save(
                 skeleton.policy.sharded_state_dict(),
                 str(folder),
@@ -72,7 +77,9 @@ class MegatronConverter:
             )
 
     def read(self, folder: Path, progress: Callable[[int], None]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors of a checkpoint in Hugging Face names and its own dtype, layer by layer; valid until the next.
+        """This rank's tensors of a checkpoint in Hugging Face names and its own dtype, layer by layer.
+
+        A tensor is valid until the next one is asked for.
 
         Args:
             folder: what `write` wrote, or the part `model` of what a trainer wrote on any number of ranks.
@@ -87,7 +94,7 @@ class MegatronConverter:
             dtype = regions.dtype
         with _skeleton(self._model, dtype) as skeleton:
             state = skeleton.policy.sharded_state_dict()
-            for item, weight in skeleton.weights.held():
+            for item, weight in skeleton.share():
                 with _told(folder):
                     for piece in _pieces(state[skeleton.names[id(weight)]]):
                         regions.read(piece)
@@ -97,42 +104,63 @@ class MegatronConverter:
 
 
 class _Skeleton:
-    """A model on one rank whose parameters have no values."""
+    """A whole model on each rank whose parameters have no values."""
 
     def __init__(self, model: LocalModel, dtype: torch.dtype) -> None:
-        config = MegatronConfig()
+        config = MegatronConfig(world_size=distributed.get_world_size())
         ranks = Ranks(plan_layout(config, model.geometry), compat.HOST)
         self.policy = build_model(model.geometry, dtype, ranks, config, initialize=False)
         self.weights = WeightMap(self.policy, model.geometry, model.tensor_map, ranks)
         self.names = {id(weight): name for name, weight in self.policy.named_parameters()}
 
+    def share(self) -> list[tuple[Parameter, torch.nn.Parameter]]:
+        """The parameters of this rank: neighbours in the order of the tensor map.
+
+        All shares have about the same size; a parameter is of the share that its middle falls into.
+        """
+        held, rank, size = self.weights.held(), distributed.get_rank(), distributed.get_world_size()
+        ends = list(accumulate(weight.numel() for _, weight in held))
+        return [
+            (item, weight)
+            for (item, weight), end in zip(held, ends, strict=True)
+            if (2 * end - weight.numel()) * size // (2 * ends[-1]) == rank
+        ]
+
 
 @contextmanager
 def _skeleton(model: LocalModel, dtype: torch.dtype) -> Iterator[_Skeleton]:
-    """A skeleton, and the process group of one that Megatron needs."""
+    """A skeleton, and a process group of one where there is none: Megatron needs it."""
     compat.install()
     noise.ignore(noise.IN_CALLS)
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    alone = not distributed.is_initialized()
+    if alone:
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         yield _Skeleton(model, dtype)
     finally:
         mcore.parallel_state.destroy_model_parallel()
-        distributed.destroy_process_group()
+        if alone:
+            distributed.destroy_process_group()
 
 
 class _Filler:
-    """Gives parameters their values when they are asked for, and takes them back when all of their parts were."""
+    """Gives the parameters of this rank their values when they are asked for.
+
+    It takes them back when all parts of a parameter were.
+    """
 
     def __init__(self, model: LocalModel, skeleton: _Skeleton, progress: Callable[[int], None]) -> None:
         self._files = open_weights(model.path, model.geometry, model.tensor_map)
         self._geometry = model.geometry
         self._progress = progress
-        self._entries = {
-            weight.untyped_storage().data_ptr(): (item, weight) for item, weight in skeleton.weights.held()
-        }
+        self._entries = {weight.untyped_storage().data_ptr(): (item, weight) for item, weight in skeleton.share()}
         self._parts: Counter[int] = Counter()
         self._filled: set[int] = set()
         self._written: torch.nn.Parameter | None = None
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a part of a parameter of this rank."""
+        return tensor.untyped_storage().data_ptr() in self._entries
 
     def expect(self, tensor: torch.Tensor) -> None:
         """Count a part of a parameter that will be asked for."""
@@ -185,7 +213,10 @@ class _StreamedSave(checkpoint.InProcessSave):
         self._filler = filler
 
     def save(self, sharded_state_dict: mcore.ShardedStateDict, checkpoint_dir: str) -> None:
-        """Write all shards."""
+        """Write the shards of this rank; collective."""
+        for entry in mcore.nested_values(sharded_state_dict):
+            if isinstance(entry, mcore.ShardedTensor):
+                entry.replica_id = 0 if self._filler.has(entry.data) else 1
         tensors, _, _ = mcore._replace_state_dict_keys_with_sharded_keys(
             sharded_state_dict, self.keep_only_main_replica
         )

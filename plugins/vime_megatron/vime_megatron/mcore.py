@@ -11,6 +11,7 @@ with warnings.catch_warnings():
 
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.core import CheckpointingException
+    from megatron.core.dist_checkpointing.dict_utils import nested_values
     from megatron.core.dist_checkpointing.mapping import ShardedStateDict, ShardedTensor, ShardedTensorFactory
     from megatron.core.dist_checkpointing.strategies.torch import (
         MCoreSavePlanner,
@@ -94,5 +95,6 @@ __all__ = [
     "get_megatron_optimizer",
     "mcore_to_pyt_state_dict",
     "model_parallel_cuda_manual_seed",
+    "nested_values",
     "parallel_state",
 ]

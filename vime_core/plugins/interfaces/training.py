@@ -91,20 +91,21 @@ class CheckpointConverter(Protocol):
     """Model folders to checkpoints of a training backend and back; built as `CheckpointConverter(model)`.
 
     `model` is the `LocalModel` that the weights come from, or whose configuration a checkpoint has. Runs in a process
-    of its own; tensors pass one after the other.
+    of its own, or in several: then torch.distributed is initialised, both methods are collective, and each rank passes
+    a share of the tensors, one after the other. All shares together are the model, each tensor once.
     """
 
     def write(self, folder: Path, progress: Callable[[int], None]) -> None:
         """Write the weights of the model folder as a checkpoint, in their dtype.
 
         Args:
-            folder: new; made.
-            progress: gets the bytes of each parameter that is done.
+            folder: new; made. Seen by all ranks.
+            progress: gets the bytes of each parameter that this rank is done with.
         """
         ...
 
     def read(self, folder: Path, progress: Callable[[int], None]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Hugging Face names and tensors of a checkpoint, layer by layer; valid until the next item.
+        """Hugging Face names and tensors of this rank's share of a checkpoint; valid until the next item.
 
         Raises:
             RunFolderError: when it is missing, damaged or of another model.
