@@ -66,7 +66,8 @@ def sync_misfit(
         ("placement", entry.placements, placement),
     ):
         if allowed is not None and chosen not in allowed:
-            return f"does not work with {what} {chosen}, only with {', '.join(sorted(allowed))}"
+            reason = f" ({entry.reason})" if entry.reason and what == "placement" else ""
+            return f"does not work with {what} {chosen}, only with {', '.join(sorted(allowed))}{reason}"
     return None
 
 

@@ -176,7 +176,7 @@ class SyncStrategyEntry(Entry):
     """Names of accelerators it works with; None for all."""
     placements: frozenset[str] = frozenset({"colocated", "disjoint"})
     """Placements it works with."""
-    reason: str = ""
+    reason: str | None = None
     """Why it works with no other placement, for the message that refuses one."""
     engines: bool = True
     """False: it pushes nothing, for rollout backends without engines."""

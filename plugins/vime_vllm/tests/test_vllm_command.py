@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from vime_core.accelerators.network import collective_environment
 from vime_core.errors import ResourceError
 from vime_core.types import EngineEndpoint, NodePlace
-from vime_vllm.actor import EngineSpec
+from vime_vllm.actor import EngineSpec, _network
 from vime_vllm.command import engine_command, engine_environment, kv_cache_bytes, router_command
 from vime_vllm.config import VllmConfig
+from vime_vllm.receiver import meets_trainer
 
 
 def _option(command, name):
@@ -54,6 +56,21 @@ def test_the_key_is_not_shown_by_what_holds_it(make_context, tmp_path):
         health_deadline=1.0,
     )
     assert context.run_key not in repr((context, endpoint, spec))
+
+
+@pytest.mark.parametrize(("sync", "found"), [("shm", {}), ("ipc", {}), ("nccl", collective_environment("lo"))])
+def test_workers_in_a_group_with_the_trainer_use_its_network(make_context, tmp_path, sync, found):
+    spec = EngineSpec(
+        name="engine-0",
+        command=[],
+        environment={},
+        log=tmp_path,
+        run_id="run",
+        place=NodePlace(address="127.0.0.1", keeper=""),
+        health_deadline=1.0,
+        meets_trainer=meets_trainer(sync),
+    )
+    assert _network(spec) == found
 
 
 def test_the_longest_sequence_fits_into_one_unsplit_prefill(make_context, tmp_path):

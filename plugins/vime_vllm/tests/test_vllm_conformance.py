@@ -37,6 +37,12 @@ class TestIpc(SyncStrategySuite):
     entry = "ipc"
 
 
+class TestNccl(SyncStrategySuite):
+    """Without engines."""
+
+    entry = "nccl"
+
+
 @pytest.fixture(scope="module")
 def backend(make_context, make_model, keeper, ray_runtime, tmp_path_factory):
     """One engine with its router."""

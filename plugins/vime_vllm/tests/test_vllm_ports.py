@@ -12,7 +12,7 @@ from yarl import URL
 
 from vime_core.errors import EngineError, ResourceError
 from vime_vllm import ports
-from vime_vllm.ports import HOST, free_port
+from vime_vllm.ports import HOST, free_port, listen
 from vime_vllm.router import Router
 
 
@@ -64,3 +64,12 @@ def test_a_port_that_is_taken_is_not_chosen(tmp_path, monkeypatch):
         with pytest.raises(ResourceError, match=f"no free port from {taken} to {taken} at {HOST}"):
             free_port()
     assert free_port() == taken
+
+
+def test_a_port_that_is_taken_meanwhile_is_chosen_anew(monkeypatch):
+    with socket.create_server((HOST, 0)) as other:
+        ports_to_come = iter([other.getsockname()[1], free_port()])
+        monkeypatch.setattr(ports, "free_port", lambda host: next(ports_to_come))
+        with listen(HOST) as listener:
+            assert listener.getsockname()[0] == HOST
+            assert listener.getsockname()[1] != other.getsockname()[1]

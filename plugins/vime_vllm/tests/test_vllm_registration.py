@@ -56,12 +56,14 @@ def test_entries_name_what_can_be_loaded():
     from vime_vllm import hooks
     from vime_vllm.backend import VllmBackend
     from vime_vllm.sync.ipc import IpcSync
+    from vime_vllm.sync.nccl import NcclSync
     from vime_vllm.sync.shm import ShmSync
 
-    [backend], [sync, ipc] = hooks.vime_rollout_backends(), hooks.vime_sync_strategies()
+    [backend], [sync, ipc, nccl] = hooks.vime_rollout_backends(), hooks.vime_sync_strategies()
     assert (backend.name, backend.load()) == ("vllm", VllmBackend)
     assert (sync.name, sync.load()) == ("shm", ShmSync)
     assert (ipc.name, ipc.load(), ipc.config().name) == ("ipc", IpcSync, "ipc")
+    assert (nccl.name, nccl.load(), nccl.config().name) == ("nccl", NcclSync, "nccl")
     assert backend.unavailable() is None
     assert sync.rollout_backends == {"vllm"}
     assert backend.config().name == "vllm"
@@ -82,7 +84,7 @@ from vime_vllm.receiver import transfer_engine
 [entry] = entry_points(group="vllm.general_plugins", name="vime_vllm")
 entry.load()()
 entry.load()()
-print("receivers", *(Factory._registry[name]().__name__ for name in ("shm", transfer_engine("ipc"))))
+print("receivers", *(Factory._registry[name]().__name__ for name in ("shm", *map(transfer_engine, ("ipc", "nccl")))))
 
 {RECEIVING}
 from vime_vllm.server import fork_cpu_processes
@@ -92,7 +94,21 @@ EngineArgs(model="{model_folder}", skip_tokenizer_init=True, dtype="float32").cr
 print("method", os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
 """
     printed = _run(program)
-    assert "receivers ShmReceiver IpcReceiver" in printed
+    assert "receivers ShmReceiver IpcReceiver NcclReceiver" in printed
     assert "loaded [('w', tensor([1., 2., 3.]))]" in printed
     assert "left []" in printed
     assert "method fork" in printed
+
+
+def test_a_group_of_trainer_and_engines_needs_devices_for_both():
+    from vime_core.plugins.auto import sync_misfit
+    from vime_vllm import hooks
+
+    [nccl] = [entry for entry in hooks.vime_sync_strategies() if entry.name == "nccl"]
+    run = {"train": "megatron", "rollout": "vllm"}
+    for accelerator in ("cpu", "cuda", "rocm"):
+        assert sync_misfit(nccl, **run, accelerator=accelerator, placement="disjoint") is None
+        assert sync_misfit(nccl, **run, accelerator=accelerator, placement="colocated") == (
+            "does not work with placement colocated, only with disjoint "
+            "(no two ranks of an NCCL group can be on one device)"
+        )

@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vime_core.accelerators.network import collective_environment
 from vime_core.cluster.guard import GuardedProcess
-from vime_core.cluster.hosts import memory_identity
+from vime_core.cluster.hosts import interface_of, memory_identity
 from vime_core.cluster.keeper import KeeperClient
 from vime_core.errors import DeadlineError, EngineError
 from vime_vllm.http import get_status
@@ -41,6 +42,8 @@ class EngineSpec:
     place: NodePlace
     health_deadline: float
     """Seconds that it may leave health checks unanswered."""
+    meets_trainer: bool = False
+    """Whether its workers are in a process group with the trainer, whose network they then use instead of loopback."""
 
 
 class EngineActor:
@@ -57,7 +60,7 @@ class EngineActor:
         self._leftovers = Leftovers(spec.run_id, spec.name, spec.place.keeper)
         self._process = GuardedProcess(
             [*spec.command, "--port", str(port)],
-            env={**inherited, **spec.environment, **self._leftovers.environment},
+            env={**inherited, **_network(spec), **spec.environment, **self._leftovers.environment},
             log=spec.log,
             keeper=spec.place.keeper,
         )
@@ -110,3 +113,8 @@ class EngineActor:
         death = self._vitals.death()
         if death is not None:
             raise EngineError(death)
+
+
+def _network(spec: EngineSpec) -> dict[str, str]:
+    interface = interface_of(spec.place.address) if spec.meets_trainer else None
+    return collective_environment(interface) if interface else {}

@@ -42,3 +42,10 @@ class IpcConfig(SyncConfig):
     """Weights through device memory."""
 
     name: str = "ipc"
+
+
+@dataclass(kw_only=True)
+class NcclConfig(SyncConfig):
+    """Weights through a process group."""
+
+    name: str = "nccl"

@@ -10,6 +10,7 @@ from vime_core.errors import EngineError, TrainerError
 from vime_core.types import EngineEndpoint
 from vime_vllm.actor import EngineActor, EngineSpec
 from vime_vllm.command import engine_command, engine_environment
+from vime_vllm.receiver import meets_trainer
 
 if TYPE_CHECKING:
     from vime_core.plugins.interfaces import RolloutContext
@@ -50,6 +51,7 @@ class EngineGroup:
                 run_id=self._context.run_id,
                 place=self._context.engine_places[index],
                 health_deadline=self._context.health_deadline,
+                meets_trainer=meets_trainer(self._context.sync),
             )
             self._actors.append(actor.options(**self._context.engine_options[index]).remote(spec))
 

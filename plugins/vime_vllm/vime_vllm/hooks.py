@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vime_core import hookimpl
 from vime_core.plugins.entries import RolloutBackendEntry, SyncStrategyEntry
-from vime_vllm.config import IpcConfig, ShmConfig, VllmConfig
+from vime_vllm.config import IpcConfig, NcclConfig, ShmConfig, VllmConfig
 
 
 @hookimpl
@@ -24,7 +24,7 @@ def vime_rollout_backends() -> list[RolloutBackendEntry]:
 
 @hookimpl
 def vime_sync_strategies() -> list[SyncStrategyEntry]:
-    """The sync strategies `shm` and `ipc`."""
+    """The sync strategies `shm`, `ipc` and `nccl`."""
     return [
         SyncStrategyEntry(
             name="shm",
@@ -45,5 +45,17 @@ def vime_sync_strategies() -> list[SyncStrategyEntry]:
             accelerators=frozenset({"cuda"}),
             placements=frozenset({"colocated"}),
             priority=10,
+        ),
+        SyncStrategyEntry(
+            name="nccl",
+            summary="Weights broadcast to engines with devices of their own: NCCL, RCCL on ROCm, gloo on the CPU",
+            config=NcclConfig,
+            factory="vime_vllm.sync.nccl:NcclSync",
+            requires=("vllm",),
+            rollout_backends=frozenset({"vllm"}),
+            placements=frozenset({"disjoint"}),
+            reason="no two ranks of an NCCL group can be on one device",
+            # Never by itself: on one host `shm` needs no group that lets in whoever comes.
+            priority=-1,
         ),
     ]

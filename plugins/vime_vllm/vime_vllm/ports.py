@@ -41,6 +41,23 @@ def free_port(host: str = HOST) -> int:
     )
 
 
+def listen(host: str) -> socket.socket:
+    """A socket that listens at an address of this machine, at a port as `free_port` chooses it.
+
+    Raises:
+        ResourceError: when no port of that range is free.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    while True:
+        port = free_port(host)
+        try:
+            return socket.create_server((host, port), family=family)
+        except OSError as error:
+            # Somebody else has it since it was looked at.
+            if error.errno != errno.EADDRINUSE:
+                raise
+
+
 def _is_free(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         try:

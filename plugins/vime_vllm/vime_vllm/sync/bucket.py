@@ -50,6 +50,11 @@ class Bucket(Generic[Memory]):
         self._capacity = capacity
         self._end = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes from the start of the segment to the end of the last tensor."""
+        return self._end
+
     def has_room(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor may be added."""
         return not self.records or _aligned(self._end) + tensor.nbytes <= self._capacity

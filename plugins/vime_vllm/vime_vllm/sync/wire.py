@@ -118,5 +118,18 @@ def device_update_json(buffer: int, handles: Mapping[str, Any], records: Sequenc
     return {"buffer": buffer, "handles": handles, "tensors": [record.to_json() for record in records]}
 
 
+def group_update_json(
+    version: int, bucket: int, size: int, timeout_s: float, records: Sequence[TensorRecord]
+) -> Mapping[str, Any]:
+    """The `update_info` of one bucket that is broadcast: `size` bytes, which an engine awaits for `timeout_s`."""
+    tensors = [record.to_json() for record in records]
+    return {"version": version, "bucket": bucket, "size": size, "timeout_s": timeout_s, "tensors": tensors}
+
+
+def bucket_mark(version: int, bucket: int) -> str:
+    """What a worker writes that is done with a bucket, whether it got it or not."""
+    return f"version {version}, bucket {bucket}"
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
