@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu_forward import FAMILIES, ForwardFault, forward, write
 from benchmarks.gpu_ipc import exchange
 from vime_core.config.schema import AcceleratorConfig
 from vime_core.doctor.checks import check_node
@@ -35,6 +37,9 @@ ASSETS = ROOT / "examples" / "quickstart" / "assets"
 TRAIN_DEADLINE_S = 480.0
 LARGEST_DIFFERENCE = {"bfloat16": 0.1, "float32": 1e-4}
 """Of a token's log-prob between trainer and engine, mean over samples."""
+FORWARD_BOUNDS = {"float32": 1e-4, "bfloat16": 0.05}
+"""Of a token's log-prob between Megatron on a device and transformers in float32 on the CPU: the largest difference in
+float32, where only the order of sums differs; the mean in bfloat16, where a router may choose another expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check vime on the devices of this node.")
     parser.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas (default %(default)s)")
     parser.add_argument("--steps", type=int, default=3, help="training steps")
-    parser.add_argument("--on-cpu", action="store_true", help="train on the CPU where there is no device")
+    parser.add_argument("--on-cpu", action="store_true", help="compute on the CPU where there is no device")
     parser.add_argument("--assets", type=Path, default=ASSETS, help="the quickstart's model and problems")
     parser.add_argument("--output", type=Path, help="write the results as JSON here")
     options = parser.parse_args()
@@ -95,7 +100,7 @@ def run_part(name: str, part: Callable[[Setting], tuple[str, dict[str, Any]]], s
         (detail, numbers), status = part(setting), "passed"
     except Skipped as reason:
         detail, numbers, status = str(reason), {}, "skipped"
-    except (Failed, subprocess.SubprocessError, OSError) as error:
+    except (Failed, ForwardFault, subprocess.SubprocessError, OSError) as error:
         detail, numbers, status = str(error), {}, "failed"
     return Result(name, status, detail, time.monotonic() - start, numbers)
 
@@ -132,6 +137,36 @@ def ipc(setting: Setting) -> tuple[str, dict[str, Any]]:
             raise Failed(f"from device {exporter} into a process on device {importer}: {fault}")
     one = "; one device only, no handle crossed devices" if setting.devices == 1 else ""
     return f"{len(pairs)} exchanges{one}", {"pairs": pairs}
+
+
+def megatron_forward(setting: Setting) -> tuple[str, dict[str, Any]]:
+    """Log-probs of tiny random models, dense and with experts, through Megatron on the device and in transformers."""
+    if not setting.devices and not setting.on_cpu:
+        raise Skipped("no CUDA or HIP device here; --on-cpu computes on the CPU")
+    numbers: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for family in FAMILIES:
+            path = Path(folder) / family
+            expected = write(family, path)
+            for dtype in FORWARD_BOUNDS:
+                found = forward(setting.accelerator, dtype, family, path)
+                numbers[f"{family}, {dtype}"] = _difference(expected, found, dtype)
+    beyond = [what for what, numbers_of in numbers.items() if not numbers_of["difference"] <= numbers_of["bound"]]
+    told = "; ".join(f"{what}: {found['difference']:.2g} of {found['bound']:g}" for what, found in numbers.items())
+    if beyond:
+        raise Failed(f"log-probs differ by more than they may in {', '.join(beyond)} ({told})")
+    return f"log-prob differences {told}", numbers
+
+
+def _difference(expected: list[float], found: list[float], dtype: str) -> dict[str, float]:
+    """Differences of log-probs, and the one that is bounded; nan where one of them is."""
+    if len(found) != len(expected):
+        raise Failed(f"{len(found)} log-probs came, not {len(expected)}")
+    differences = [abs(one - other) for one, other in zip(expected, found, strict=True)]
+    mean = math.fsum(differences) / len(differences)
+    largest = math.nan if math.isnan(mean) else max(differences)
+    bounded = largest if dtype == "float32" else mean
+    return {"difference": bounded, "bound": FORWARD_BOUNDS[dtype], "largest": largest, "mean": mean}
 
 
 def training(setting: Setting) -> tuple[str, dict[str, Any]]:
@@ -185,8 +220,13 @@ def _train(setting: Setting, dtype: str, folder: str) -> None:
         raise Failed(f"vime train ended with status {done.returncode}: {' '.join(last)}")
 
 
-PARTS: dict[str, Callable[[Setting], tuple[str, dict[str, Any]]]] = {"doctor": doctor, "ipc": ipc, "training": training}
-"""In this order. Parity of Megatron's forward pass is part of training: the engine's log-probs are the reference."""
+PARTS: dict[str, Callable[[Setting], tuple[str, dict[str, Any]]]] = {
+    "doctor": doctor,
+    "ipc": ipc,
+    "forward": megatron_forward,
+    "training": training,
+}
+"""In this order: each needs what the ones before it check."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What `benchmarks/gpu_check.py` does without a device: it runs what it can and says why it skips the rest."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu_check
+from benchmarks.gpu_check import FORWARD_BOUNDS
+from benchmarks.gpu_forward import ForwardFault
 from examples.quickstart.make_assets import make_assets
 from examples.quickstart.warmup import WarmUp
 
@@ -31,9 +35,10 @@ def check(tmp_path, *arguments, deadline=240):
 
 @pytest.mark.skipif(HAS_DEVICE, reason="there is a device here")
 def test_parts_that_need_a_device_say_so(tmp_path):
-    done, parts = check(tmp_path, "--parts", "ipc,training")
+    done, parts = check(tmp_path, "--parts", "ipc,forward,training")
     assert done.returncode == 0, done.stderr
-    assert parts["ipc"]["status"] == parts["training"]["status"] == "skipped"
+    assert {part["status"] for part in parts.values()} == {"skipped"}
+    assert parts["forward"]["detail"] == "no CUDA or HIP device here; --on-cpu computes on the CPU"
     assert parts["ipc"]["detail"] == "no CUDA or HIP device here"
     assert "ipc       skipped" in done.stdout
 
@@ -47,6 +52,43 @@ def test_the_training_part_on_the_cpu(tmp_path):
     done, parts = check(tmp_path, "--parts", "training", "--on-cpu", "--steps", "1", *assets, deadline=500)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert parts["training"]["numbers"]["logprob_abs_diff"] < 1e-4
+
+
+@pytest.mark.full
+@pytest.mark.skipif(HAS_DEVICE, reason="there is a device here")
+@pytest.mark.timeout(600)
+def test_the_forward_part_on_the_cpu(tmp_path):
+    done, parts = check(tmp_path, "--parts", "forward", "--on-cpu", deadline=500)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    numbers = parts["forward"]["numbers"]
+    assert set(numbers) == {f"{family}, {dtype}" for family in ("qwen3", "qwen3_moe") for dtype in FORWARD_BOUNDS}
+    for what, found in numbers.items():
+        # Not equal to the last bit: the two really computed apart.
+        assert 0 < found["difference"] < found["bound"], what
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ([-1.0, -2.0 + 2e-4], "log-probs differ by more than they may in qwen3, float32, qwen3_moe, float32 "),
+        ([-1.0, math.nan], "log-probs differ by more than they may in qwen3, float32, qwen3, bfloat16, "),
+        ([-1.0], "1 log-probs came, not 2"),
+        (ForwardFault("forward qwen3: no kernel"), "forward qwen3: no kernel"),
+    ],
+    ids=["beyond", "nan", "too few", "fault"],
+)
+def test_a_forward_pass_that_is_wrong_fails_the_part(monkeypatch, found, told):
+    def forward(*_):
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(gpu_check, "write", lambda family, path: [-1.0, -2.0])
+    monkeypatch.setattr(gpu_check, "forward", forward)
+    setting = gpu_check.Setting(accelerator=None, devices=1, steps=1, on_cpu=False, assets=Path())
+    result = gpu_check.run_part("forward", gpu_check.megatron_forward, setting)
+    assert result.status == "failed"
+    assert result.detail.startswith(told)
 
 
 def test_every_accelerator_with_device_memory_is_one_that_can_be_checked():
