@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 
 from vime_core.cli.parser import Parser
 from vime_core.loop.convert import plan_conversion, run_conversion
+from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.plugins.manager import load_plugins
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def run(arguments: Sequence[str], *, show_traceback: bool) -> int:
         processes=options.processes,
     )
     columns = (BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+    bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+    with terminated_like_interrupted(), bar as progress:
         task = progress.add_task("convert", total=conversion.total_bytes)
         run_conversion(conversion, lambda count: progress.advance(task, count))
     print(conversion.output)

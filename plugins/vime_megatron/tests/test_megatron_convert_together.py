@@ -225,12 +225,13 @@ def test_a_process_that_is_killed_while_it_writes_ends_all(rank: int, large: Pat
 
 
 @pytest.mark.full
-def test_an_interrupt_ends_all(large: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all(how: signal.Signals, large: Path, tmp_path: Path) -> None:
     (tmp_path / "model").symlink_to(large)
     with running(large, tmp_path / "x", "--processes", "2") as process:
         workers = converting(process)
         wait_for(".x.partial-*/x/*.distcp", tmp_path, process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "interrupted\n")
     assert_nothing_is_left(tmp_path, workers)
