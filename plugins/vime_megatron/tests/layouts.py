@@ -121,6 +121,7 @@ CASES = [
     Case("moe EP2 grouped alltoall", MOE, {"expert_parallel": 2, **GROUPED}),
     Case("moe EP2 grouped allgather", MOE, {"expert_parallel": 2, "token_dispatcher": "allgather", **GROUPED}),
     Case("moe EP2 grouped full recompute", MOE, {"expert_parallel": 2, "recompute": "full", **GROUPED}),
+    Case("moe EP2 grouped selective recompute", MOE, {"expert_parallel": 2, "recompute": "selective", **GROUPED}),
     Case("moe TP2xEP4 ETP1 grouped, one expert each", MOE, _tensor(expert_parallel=4, **GROUPED), 4),
     Case("moe TP2xEP2 ETP1 grouped", MOE, _tensor(expert_parallel=2, **GROUPED)),
     Case("moe TP2+SP ETP2 grouped allgather", MOE, _tensor(**ETP2, token_dispatcher="allgather", **GROUPED)),
