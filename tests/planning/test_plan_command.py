@@ -52,10 +52,12 @@ def test_the_published_setting(capsys):
 
 def test_the_published_setting_on_two_h100(capsys):
     content = planned(capsys, DENSE, "--device", "h100")
-    assert content["problems"][0].startswith("optimizer step needs 86.9 GiB and there are 79.6 GiB")
+    assert content["problems"][0].startswith("optimizer step needs 89.2 GiB and there are 79.6 GiB")
     more = content["remedies"][0]
     assert (more["devices"], more["layout"]["tensor"], more["fits"]) == (4, 1, True)
-    assert more["what"] == "train.world_size=4 train.tensor_parallel=1 rollout.num_engines=2 (4 devices)"
+    assert more["what"] == (
+        "train.world_size=4 train.tensor_parallel=1 train.pipeline_parallel=2 rollout.num_engines=2 (4 devices)"
+    )
     again = planned(capsys, DENSE, "--device", "h100", *more["what"].split()[:3])
     assert again["fits"], "what is told works"
     assert content["placement"] == [], "another accelerator's"
@@ -140,7 +142,7 @@ def test_a_run_that_cannot_fit_does_not_start():
     with pytest.raises(ResourceError) as caught:
         check(KNOWN["h100"].memory)
     told = str(caught.value)
-    assert told.startswith("the run does not fit into memory of each device: optimizer step needs 86.9 GiB")
+    assert told.startswith("the run does not fit into memory of each device: optimizer step needs 89.2 GiB")
     assert "vime plan with the same settings" in told
 
 

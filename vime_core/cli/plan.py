@@ -118,6 +118,7 @@ def _request(composed: ComposedConfig, model: Architecture, device: str | None) 
         memory=memory,
         shared_host=shared_host,
         generates=has_engines(composed.components["rollout"].entry),
+        sync=composed.components["sync"].entry,
     )
     return request, title
 

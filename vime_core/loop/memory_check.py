@@ -35,6 +35,7 @@ def check_memory(inputs: Inputs) -> None:
         memory=free if shared_host else total,
         shared_host=shared_host,
         generates=inputs.record is None,
+        sync=inputs.composed.components["sync"].entry,
     )
     problems = plan_memory(request).problems
     if problems:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vime_core.planning.activations import Micro, activation_bytes
 from vime_core.planning.engine import engine_bytes
-from vime_core.planning.shares import rank_parameters, state_bytes
+from vime_core.planning.shares import DTYPE_BYTES, rank_parameters, state_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,19 @@ class Request:
     shared_host: bool
     """Trainer ranks and engines are processes of one host, and none of them sleeps."""
     bucket: int
-    """Bytes of one bucket of a weight push."""
+    """Bytes of weights that are on their way at one time in a push."""
+    trainer_buffers: int = 0
+    """Buffers for them on a trainer rank's device."""
+    engine_buffers: int = 0
+    """As many bytes as so many of these are in use on a device of an engine."""
+
+    @property
+    def buffer(self) -> int:
+        """Most bytes of one of these buffers: a tensor that is larger than its share of the bucket travels alone."""
+        if not self.trainer_buffers:
+            return 0
+        sizes = (math.prod(shape) for rule in self.tensor_map for shape in rule.hf_shapes)
+        return max(self.bucket // self.trainer_buffers, max(sizes) * DTYPE_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +185,9 @@ class _Stage:
 
 
 def _device(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> tuple[Phase, ...]:
-    reserve = [Part("context, collectives, fragmentation", TRAINER_RESERVE)]
+    # Kept from the first push on.
+    buffers = _push_buffers(request.trainer_buffers * request.buffer)
+    reserve = [*buffers, Part("context, collectives, fragmentation", TRAINER_RESERVE)]
     asleep = [Part("sleeping engine", ASLEEP)] if request.colocated and request.engine.engines else []
     backward = max(((*stage.held(), *stage.backward(), *reserve, *asleep) for stage in stages), key=_sum)
     # torch's AdamW takes the roots of all second moments at one time on a device.
@@ -191,8 +206,9 @@ def _device(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> 
     if request.colocated:
         # The trainer gives its gradients back while engines generate; weights and optimizer stay on the device.
         weights, _, optimizer = max(stages, key=lambda stage: stage.resident).held()
-        running = (weights, optimizer, *reserve, *running, Part("weight push buckets", 2 * request.bucket))
-    return (*phases, Phase("generating", running))
+        running = (weights, optimizer, *reserve, *running)
+    arriving = request.engine_buffers * request.buffer
+    return (*phases, Phase("generating", (*running, *_push_buffers(arriving, "engine's part of a push"))))
 
 
 def _host(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> tuple[Phase, ...]:
@@ -205,8 +221,13 @@ def _host(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> tu
         parts += [
             Part("engine weights", processes * engine.weights),
             Part("KV caches", processes * _kv_cache(request, engine)),
+            *_push_buffers((request.trainer_buffers + processes * request.engine_buffers) * request.buffer),
         ]
     return (Phase("the whole run", tuple(parts)),)
+
+
+def _push_buffers(size: int, name: str = "weight push buffers") -> list[Part]:
+    return [Part(name, size)] if size else []
 
 
 def _sum(parts: Sequence[Part]) -> int:
@@ -226,6 +247,7 @@ def _kv_cache(request: Request, engine: EngineBytes) -> int:
 def _range(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> tuple[float, float]:
     trainer = 0
     if request.colocated:
-        trainer = max(stage.resident for stage in stages) + TRAINER_RESERVE + 2 * request.bucket
+        buffers = (request.trainer_buffers + request.engine_buffers) * request.buffer
+        trainer = max(stage.resident for stage in stages) + TRAINER_RESERVE + buffers
     least = (engine.weights + engine.working + engine.sequence) / request.memory
     return least, max(0.0, 1 - trainer / request.memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vime_core.planning.engine import EngineSettings
 from vime_core.planning.layout import layout_of
@@ -23,6 +23,7 @@ def request_of(
     memory: int,
     shared_host: bool,
     generates: bool = True,
+    sync: Any = None,
 ) -> Request:
     """A request for the run that is configured.
 
@@ -33,6 +34,7 @@ def request_of(
         memory: bytes of one device, or those free on the host.
         shared_host: whether everything runs on the CPU.
         generates: whether there are engines.
+        sync: entry of the sync strategy, which says how many buffers it has; none when None.
     """
     rollout, train = config.rollout, config.train
     engine = EngineSettings.of(rollout, train.dtype, rollout.num_engines if generates else 0)
@@ -52,4 +54,6 @@ def request_of(
         colocated=colocated,
         shared_host=shared_host,
         bucket=config.sync.bucket_mib << 20,
+        trainer_buffers=getattr(sync, "trainer_buffers", 0),
+        engine_buffers=getattr(sync, "engine_buffers", 0),
     )

@@ -183,6 +183,11 @@ class SyncStrategyEntry(Entry):
     shared_memory: bool = False
     """Weights wait in /dev/shm of the trainer's node, `sync.bucket_mib` of them at most; the room is checked before a
     run starts."""
+    trainer_buffers: int = 0
+    """Buffers that it keeps on a device of the trainer, for `vime plan`. They share `sync.bucket_mib`, and each can
+    hold the largest tensor."""
+    engine_buffers: int = 0
+    """As many bytes as so many of these buffers are in use on each device of an engine while it takes weights."""
     priority: int = 0
     """`sync=auto` takes the fitting entry with the highest priority."""
 

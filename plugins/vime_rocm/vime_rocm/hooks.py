@@ -39,6 +39,8 @@ def vime_sync_strategies() -> list[SyncStrategyEntry]:
             rollout_backends=frozenset({"vllm"}),
             accelerators=frozenset({"rocm"}),
             placements=frozenset({"colocated"}),
+            trainer_buffers=2,
+            engine_buffers=1,
             priority=10,
         )
     ]

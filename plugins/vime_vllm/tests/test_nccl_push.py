@@ -22,6 +22,7 @@ from vime_core.errors import SyncError
 from vime_core.types import EngineEndpoint
 from vime_vllm.config import NcclConfig
 from vime_vllm.loop_thread import LoopThread
+from vime_vllm.sync.bucket import buckets
 from vime_vllm.sync.group_buffer import GroupBuffer
 from vime_vllm.sync.group_plan import plan_group
 from vime_vllm.sync.group_reader import GroupReader
@@ -297,6 +298,15 @@ def test_weights_that_cannot_be_made_leave_the_engines_as_they_were(serve, monke
 def test_no_weights_is_an_error(serve, monkeypatch):
     with connected(serve(1), monkeypatch) as sync, pytest.raises(SyncError, match="no weights"):
         sync.push(iter([]), 1)
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=30), st.integers(1, 2000))
+def test_buffers_are_no_larger_than_planned(sizes, capacity):
+    """What `vime plan` counts, but for what aligns the tensors of a bucket."""
+    buffers = [GroupBuffer(CPU) for _ in range(2)]
+    for _ in buckets(((str(i), torch.zeros(size)) for i, size in enumerate(sizes)), buffers, capacity):
+        pass
+    assert max(buffer.size for buffer in buffers) <= max(capacity, *(4 * size for size in sizes), 1)
 
 
 def test_memory_that_is_short_is_told():

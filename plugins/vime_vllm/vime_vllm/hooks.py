@@ -44,6 +44,8 @@ def vime_sync_strategies() -> list[SyncStrategyEntry]:
             rollout_backends=frozenset({"vllm"}),
             accelerators=frozenset({"cuda"}),
             placements=frozenset({"colocated"}),
+            trainer_buffers=2,
+            engine_buffers=1,
             priority=10,
         ),
         SyncStrategyEntry(
@@ -55,6 +57,8 @@ def vime_sync_strategies() -> list[SyncStrategyEntry]:
             rollout_backends=frozenset({"vllm"}),
             placements=frozenset({"disjoint"}),
             reason="no two ranks of an NCCL group can be on one device",
+            trainer_buffers=2,
+            engine_buffers=2,
             # Never by itself: on one host `shm` needs no group that lets in whoever comes.
             priority=-1,
         ),
