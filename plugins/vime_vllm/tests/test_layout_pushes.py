@@ -36,11 +36,12 @@ VOCAB = 131
 """Divides by nothing: trainers and engines pad it."""
 KINDS = {
     "dense": (Qwen3(), {**Qwen3().tiny(), "num_hidden_layers": 3, "vocab_size": VOCAB}),
+    "tied": (Qwen3(), {**Qwen3().tiny(), "num_hidden_layers": 3, "vocab_size": VOCAB, "tie_word_embeddings": True}),
     "moe": (Qwen3Moe(), {**Qwen3Moe().tiny(), "vocab_size": VOCAB}),
 }
 TENSOR, EXPERT, PIPELINE = ({f"{kind}_parallel": 2} for kind in ("tensor", "expert", "pipeline"))
 UNEVEN = {**PIPELINE, "pipeline_layers": [1, 2]}
-ATTENTION, MLP, EXPERTS = "layer.attention.out", "layer.mlp.down", "layer.moe.expert.down"
+EMBEDDING, ATTENTION, MLP, EXPERTS = "embedding", "layer.attention.out", "layer.mlp.down", "layer.moe.expert.down"
 LAYOUTS = [
     ("dense", "one rank", 1, {}, (MLP, 0, "stale")),
     ("dense", "TP2+SP", 2, TENSOR, (MLP, 1, "swapped")),
@@ -48,6 +49,8 @@ LAYOUTS = [
     ("dense", "DP2", 2, {}, (ATTENTION, 0, "swapped")),
     ("dense", "TP2xPP2+SP", 4, TENSOR | UNEVEN, (MLP, 3, "stale")),
     ("dense", "DP2xTP2", 4, TENSOR, (ATTENTION, 1, "stale")),
+    ("tied", "TP2+SP", 2, TENSOR, (EMBEDDING, 1, "stale")),
+    ("tied", "PP2 uneven", 2, UNEVEN, (EMBEDDING, 0, "stale")),
     ("moe", "one rank", 1, {}, (EXPERTS, 0, "swapped")),
     ("moe", "EP2", 2, EXPERT, (EXPERTS, 1, "swapped")),
     ("moe", "TP2+SP", 2, TENSOR, (ATTENTION, 1, "stale")),
