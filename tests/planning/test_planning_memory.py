@@ -150,6 +150,16 @@ def test_push_buffers_on_shared_devices_stay_from_phase_to_phase(bucket, buffer)
     assert not parts(without, "weight push buffers")
 
 
+def test_an_engine_that_does_not_sleep_is_beside_the_trainer_in_every_phase():
+    engine = EngineSettings(1, 2, "bfloat16", 4096, 256, 0.4, None, sleeps=False)
+    plan = plan_memory(request(engine=engine))
+    for name in ("engine weights", "KV cache", "engine's working set"):
+        assert set(parts(plan, name)) == {"backward pass", "optimizer step", "generating"}
+        assert len(set(parts(plan, name).values())) == 1
+    assert not parts(plan, "sleeping engine")
+    assert set(parts(plan_memory(request()), "sleeping engine")) == {"backward pass", "optimizer step"}
+
+
 def test_push_buffers_on_devices_of_their_own_are_on_either_side():
     """As `nccl`: two on the trainer's side, one and a copy of a bucket on each device of an engine."""
     plan = plan_memory(request(colocated=False, devices=4, trainer_buffers=2, engine_buffers=2))

@@ -34,6 +34,8 @@ class EngineSettings:
     """Share of a device's memory that an engine may use; None when the size of the KV cache is given instead."""
     kv_cache: int | None
     """Bytes of one engine's KV cache on each of its devices; None for room for `max_num_seqs` longest sequences."""
+    sleeps: bool = True
+    """Whether it frees its memory while a trainer on the same devices computes."""
 
     @classmethod
     def of(cls, rollout: Any, train_dtype: str, engines: int) -> EngineSettings:
@@ -47,6 +49,7 @@ class EngineSettings:
             max_num_seqs=getattr(rollout, "max_num_seqs", 256),
             utilization=getattr(rollout, "gpu_memory_utilization", None),
             kv_cache=None if mib is None else mib << 20,
+            sleeps=getattr(rollout, "sleep", None) is not False,
         )
 
 

@@ -188,7 +188,7 @@ def _device(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> 
     # Kept from the first push on.
     buffers = _push_buffers(request.trainer_buffers * request.buffer)
     reserve = [*buffers, Part("context, collectives, fragmentation", TRAINER_RESERVE)]
-    asleep = [Part("sleeping engine", ASLEEP)] if request.colocated and request.engine.engines else []
+    asleep = _beside_trainer(request, engine)
     backward = max(((*stage.held(), *stage.backward(), *reserve, *asleep) for stage in stages), key=_sum)
     # torch's AdamW takes the roots of all second moments at one time on a device.
     update = max(
@@ -198,17 +198,28 @@ def _device(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> 
     phases = [Phase("backward pass", backward), Phase("optimizer step", update)]
     if not request.engine.engines:
         return tuple(phases)
-    running: tuple[Part, ...] = (
-        Part("engine weights", engine.weights),
-        Part("KV cache", _kv_cache(request, engine)),
-        Part("engine's working set", engine.working),
-    )
+    running = _running(request, engine)
     if request.colocated:
         # The trainer gives its gradients back while engines generate; weights and optimizer stay on the device.
         weights, _, optimizer = max(stages, key=lambda stage: stage.resident).held()
         running = (weights, optimizer, *reserve, *running)
     arriving = request.engine_buffers * request.buffer
     return (*phases, Phase("generating", (*running, *_push_buffers(arriving, "engine's part of a push"))))
+
+
+def _running(request: Request, engine: EngineBytes) -> tuple[Part, ...]:
+    return (
+        Part("engine weights", engine.weights),
+        Part("KV cache", _kv_cache(request, engine)),
+        Part("engine's working set", engine.working),
+    )
+
+
+def _beside_trainer(request: Request, engine: EngineBytes) -> tuple[Part, ...]:
+    """What engines hold on the trainer's devices while it computes."""
+    if not request.colocated or not request.engine.engines:
+        return ()
+    return (Part("sleeping engine", ASLEEP),) if request.engine.sleeps else _running(request, engine)
 
 
 def _host(request: Request, stages: Sequence[_Stage], engine: EngineBytes) -> tuple[Phase, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from vime_core.accelerators.network import collective_environment
-from vime_core.errors import ResourceError
+from vime_core.errors import ConfigError, ResourceError
 from vime_core.types import EngineEndpoint, NodePlace
 from vime_vllm.actor import EngineSpec, _network
 from vime_vllm.command import engine_command, engine_environment, kv_cache_bytes, router_command
@@ -96,7 +96,9 @@ def test_the_cpu_runs_without_compiling_and_a_device_with(make_context, tmp_path
     assert "--enforce-eager" not in engine_command(compiled, 0)
 
 
-@pytest.mark.parametrize(("sync", "receiver"), [("shm", "shm"), ("ipc", "vime_ipc"), ("rocm_ipc", "rocm_ipc")])
+@pytest.mark.parametrize(
+    ("sync", "receiver"), [("shm", "shm"), ("ipc", "vime_ipc"), ("rocm_ipc", "rocm_ipc"), ("nccl", "vime_nccl")]
+)
 def test_the_engine_receives_what_the_sync_strategy_sends(make_context, tmp_path, sync, receiver):
     """vLLM has a weight-transfer engine `ipc` of its own."""
     command = engine_command(replace(make_context(tmp_path), sync=sync), 0)
@@ -107,6 +109,10 @@ def test_sleep_mode_where_the_accelerator_can(make_context, tmp_path):
     cpu = make_context(tmp_path)
     assert "--enable-sleep-mode" not in engine_command(cpu, 0)
     assert "--enable-sleep-mode" in engine_command(replace(cpu, accelerator=Device()), 0)
+    awake = replace(make_context(tmp_path, sleep=False), accelerator=Device())
+    assert "--enable-sleep-mode" not in engine_command(awake, 0)
+    with pytest.raises(ConfigError, match=r"^rollout.sleep=true: engines cannot sleep with accelerator=cpu"):
+        engine_command(make_context(tmp_path, sleep=True), 0)
 
 
 def test_sizes_of_the_kv_cache_from_the_configuration(make_context, tmp_path):

@@ -321,6 +321,17 @@ def test_sleep_does_nothing_on_the_cpu(run):
     asyncio.run(run.backend.wake())
 
 
+def test_vllm_takes_a_push_between_the_two_parts_of_waking(run):
+    """vLLM's CPU workers free nothing, but what schedules them keeps account of which part is awake."""
+    requests = run.backend._opened()
+    run.backend._loop.run(requests.sleep())
+    run.backend._loop.run(requests.wake_weights())
+    run.publish(seed=11)
+    [completion] = run.generate([[5, 6]], [params(max_tokens=4)])
+    assert completion.policy_versions[0].version == run.version
+    assert run.difference([5, 6], completion) < 1e-4
+
+
 def test_a_request_that_an_engine_refuses_names_engine_and_reason(run):
     with pytest.raises(EngineError, match=r"engine-1 failed.*status 400.*\b768\b"):
         run.generate([[5] * 900], [params()], engine="engine-1")

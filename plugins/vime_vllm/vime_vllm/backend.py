@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from vime_core.errors import EngineError
+from vime_vllm.command import engines_sleep
 from vime_vllm.engines import EngineGroup
 from vime_vllm.loop_thread import LoopThread
 from vime_vllm.requests import Requests
@@ -65,8 +66,10 @@ class VllmBackend:
         await self._loop.call(self._opened().control("/pause", {"mode": "keep", "clear_cache": "true"}))
 
     async def resume(self) -> None:
-        """Undo `pause`."""
-        await self._loop.call(self._opened().control("/resume"))
+        """Undo `pause`; KV caches that sleep wake first."""
+        requests = self._opened()
+        await self._loop.call(requests.wake_cache())
+        await self._loop.call(requests.control("/resume"))
 
     async def abort(self) -> None:
         """End all requests in flight; they return what they have, with finish reason `abort`.
@@ -77,14 +80,17 @@ class VllmBackend:
         await self._loop.call(self._opened().abort())
 
     async def sleep(self) -> None:
-        """Free device memory; nothing where the accelerator cannot."""
-        if self._context.accelerator.can_sleep:
-            await self._loop.call(self._opened().control("/sleep", {"level": "1", "mode": "keep"}))
+        """Free the device memory of weights and KV caches; nothing where engines do not sleep."""
+        if engines_sleep(self._context):
+            await self._loop.call(self._opened().sleep())
 
     async def wake(self) -> None:
-        """Undo `sleep`."""
-        if self._context.accelerator.can_sleep:
-            await self._loop.call(self._opened().control("/wake_up"))
+        """Undo `sleep`: the weights now, the KV caches when they are needed, by `resume` or the first request.
+
+        So a weight push, which comes first, has the memory of the KV caches for its buffers.
+        """
+        if engines_sleep(self._context):
+            await self._loop.call(self._opened().wake_weights())
 
     def health(self) -> None:
         """Return at once when every engine and the router are alive, as far as their watchers know.

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from vime_core.errors import ResourceError
+from vime_core.errors import ConfigError, ResourceError
 from vime_vllm.middleware import KEY_VARIABLE
 from vime_vllm.ports import HOST, UNREACHABLE
 from vime_vllm.receiver import transfer_engine
@@ -67,7 +67,7 @@ def engine_command(context: RolloutContext, index: int) -> list[str]:
     ]
     if _is_eager(context):
         flags.append("enforce-eager")
-    if context.accelerator.can_sleep:
+    if engines_sleep(context):
         flags.append("enable-sleep-mode")
     options = [text for name, value in arguments.items() for text in (f"--{name}", value)]
     return [sys.executable, "-m", "vime_vllm.server", *options, *(f"--{flag}" for flag in flags)]
@@ -91,6 +91,20 @@ def engine_environment(context: RolloutContext) -> dict[str, str]:
         # first request.
         environment["TORCHDYNAMO_DISABLE"] = "1"
     return environment
+
+
+def engines_sleep(context: RolloutContext) -> bool:
+    """Whether engines free device memory while the trainer computes.
+
+    Raises:
+        ConfigError: when that is asked for and the accelerator cannot.
+    """
+    config: VllmConfig = context.config
+    if config.sleep and not context.accelerator.can_sleep:
+        raise ConfigError(
+            f"rollout.sleep=true: engines cannot sleep with accelerator={context.accelerator.name}; leave it out"
+        )
+    return context.accelerator.can_sleep if config.sleep is None else config.sleep
 
 
 def router_command(

@@ -22,6 +22,9 @@ class VllmConfig(RolloutConfig):
     """Mebibytes of one engine's KV cache; when null, room for `max_num_seqs` longest sequences, as far as that fits."""
     gpu_memory_utilization: float | None = option(None, above=0, high=1)
     """Share of a device's memory that an engine may use, its KV cache included; instead of `kv_cache_mib`."""
+    sleep: bool | None = None
+    """Whether engines free their weights and KV cache while the trainer computes on the same devices; when null, where
+    the accelerator can."""
     enforce_eager: bool | None = None
     """Run without compiling the model, which starts faster; when null, on the CPU only."""
     prefix_caching: bool = True

@@ -38,6 +38,9 @@ class Requests:
         self._watch = DeathWatch()
         self._in_flight: set[asyncio.Future[None]] = set()
         """One a request, done when the request has returned."""
+        self._cache_sleeps = False
+        """Whether the engines' KV caches have no memory, though their weights may have."""
+        self._waking = asyncio.Lock()
         self._watchers: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -52,6 +55,7 @@ class Requests:
 
     async def generate(self, token_ids: Sequence[int], params: SamplingParams, engine: str | None) -> Completion:
         """See `Generator.generate`."""
+        await self.wake_cache()
         name, url = (engine, self._endpoint(engine).url) if engine is not None else ("the router", self._router.url)
         body = request_body(token_ids, params)
         returned = asyncio.get_running_loop().create_future()
@@ -71,6 +75,24 @@ class Requests:
             for endpoint in self._endpoints.values()
         )
         await asyncio.gather(*calls)
+
+    async def sleep(self) -> None:
+        """Let all engines free their weights and KV caches; nothing is scheduled until both are back."""
+        await self.control("/sleep", {"level": "1", "mode": "keep"})
+        self._cache_sleeps = True
+
+    async def wake_weights(self) -> None:
+        """Undo `sleep` for the weights, so that new ones can be pushed while the KV caches still take no memory."""
+        await self.control("/wake_up", {"tags": "weights"})
+
+    async def wake_cache(self) -> None:
+        """Undo `sleep` for the KV caches if they sleep; engines then schedule again."""
+        if not self._cache_sleeps:
+            return
+        async with self._waking:
+            if self._cache_sleeps:
+                await self.control("/wake_up", {"tags": "kv_cache"})
+                self._cache_sleeps = False
 
     async def abort(self) -> None:
         """End the requests that are in flight now; those on their way to an engine are asked for again."""
