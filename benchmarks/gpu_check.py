@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu_forward import FAMILIES, ForwardFault, forward, write
+from benchmarks.gpu_group import broadcast
 from benchmarks.gpu_ipc import exchange
 from vime_core.config.schema import AcceleratorConfig
 from vime_core.doctor.checks import check_node
@@ -139,6 +140,19 @@ def ipc(setting: Setting) -> tuple[str, dict[str, Any]]:
     return f"{len(pairs)} exchanges{one}", {"pairs": pairs}
 
 
+def group(setting: Setting) -> tuple[str, dict[str, Any]]:
+    """Bytes of one process reach another through a process group, with the masks of a run, in either direction."""
+    if setting.devices < 2 and not (setting.on_cpu and not setting.devices):
+        raise Skipped(f"needs two devices, and there {'is one' if setting.devices else 'is none'} here")
+    pairs = [(0, 1), (1, 0)] if setting.devices else [(0, 0)]
+    for sender, receiver in pairs:
+        fault = broadcast(setting.accelerator, sender, receiver)
+        if fault is not None:
+            raise Failed(f"from device {sender} to device {receiver}: {fault}")
+    told = f"{len(pairs)} broadcasts over {setting.accelerator.torch_backend}"
+    return told, {"pairs": pairs}
+
+
 def megatron_forward(setting: Setting) -> tuple[str, dict[str, Any]]:
     """Log-probs of tiny random models, dense and with experts, through Megatron on the device and in transformers."""
     if not setting.devices and not setting.on_cpu:
@@ -223,6 +237,7 @@ def _train(setting: Setting, dtype: str, folder: str) -> None:
 PARTS: dict[str, Callable[[Setting], tuple[str, dict[str, Any]]]] = {
     "doctor": doctor,
     "ipc": ipc,
+    "group": group,
     "forward": megatron_forward,
     "training": training,
 }

@@ -35,9 +35,10 @@ def check(tmp_path, *arguments, deadline=240):
 
 @pytest.mark.skipif(HAS_DEVICE, reason="there is a device here")
 def test_parts_that_need_a_device_say_so(tmp_path):
-    done, parts = check(tmp_path, "--parts", "ipc,forward,training")
+    done, parts = check(tmp_path, "--parts", "ipc,group,forward,training")
     assert done.returncode == 0, done.stderr
     assert {part["status"] for part in parts.values()} == {"skipped"}
+    assert parts["group"]["detail"] == "needs two devices, and there is none here"
     assert parts["forward"]["detail"] == "no CUDA or HIP device here; --on-cpu computes on the CPU"
     assert parts["ipc"]["detail"] == "no CUDA or HIP device here"
     assert "ipc       skipped" in done.stdout
@@ -65,6 +66,13 @@ def test_the_forward_part_on_the_cpu(tmp_path):
     for what, found in numbers.items():
         # Not equal to the last bit: the two really computed apart.
         assert 0 < found["difference"] < found["bound"], what
+
+
+@pytest.mark.skipif(HAS_DEVICE, reason="there is a device here")
+def test_the_group_part_on_the_cpu(tmp_path):
+    done, parts = check(tmp_path, "--parts", "group", "--on-cpu")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert parts["group"]["detail"] == "1 broadcasts over gloo"
 
 
 @pytest.mark.parametrize(
