@@ -29,6 +29,7 @@ from vime_megatron import weights as weight_map
 from vime_megatron.backend import MegatronBackend
 from vime_megatron.config import MegatronConfig
 from vime_vllm.config import ShmConfig
+from vime_vllm.sync.segment import FOLDER
 from vime_vllm.sync.shm import ShmSync
 
 DEADLINE_S = 240.0
@@ -46,6 +47,7 @@ class World:
     def __init__(self, folder, size, run_id):
         self.size = size
         self._folder = folder
+        self._run_id = run_id
         self._store = distributed.TCPStore("127.0.0.1", 0, size, is_master=True, wait_for_workers=False)
         self._numbers = itertools.count()
         self._stack = ExitStack()
@@ -74,8 +76,10 @@ class World:
         return [pickle.loads(self._store.get(key)) for key in keys]
 
     def close(self):
-        """End the processes."""
+        """End the processes, and remove the memory that they had no time to."""
         self._stack.close()
+        for segment in FOLDER.glob(f"vime-{self._run_id}-*"):
+            segment.unlink()
 
     def _errors(self, rank):
         return self._folder / f"errors_{rank}.txt"
