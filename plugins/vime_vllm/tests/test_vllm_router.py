@@ -124,6 +124,18 @@ def test_a_router_without_a_lock_does_not_start(start, monkeypatch):
         start()
 
 
+def test_no_answer_is_asked_for_again_and_says_nothing_of_the_lock(start, monkeypatch):
+    status, asked = Router._status, Counter()
+
+    def silent_at_first(router, key):
+        asked[key] += 1
+        return None if asked[key] == 1 else status(router, key)
+
+    monkeypatch.setattr(Router, "_status", silent_at_first)
+    start()
+    assert asked[None] == 2
+
+
 def test_the_routers_metrics_can_be_read_by_nobody(start):
     router = start()
     tree = psutil.Process(router._process.pid).children(recursive=True)

@@ -66,7 +66,7 @@ class Router:
             DeadlineError: when it does not answer in time.
         """
         end = time.monotonic() + self._context.start_deadline
-        while not self._answers():
+        while not (self._answers() and self._is_locked()):
             self.check()
             if time.monotonic() > end:
                 raise DeadlineError(
@@ -74,10 +74,6 @@ class Router:
                 )
             if self._closing.wait(POLL_S):
                 raise EngineError("the router was ended while it started")
-        if self._status(key=None) != REFUSED:
-            raise EngineError(
-                f"the router answers without the run's key: install vllm-router 0.1.17 (log: {self._log})"
-            )
         log.info("ready at %s (log: logs/%s)", self.url, self._log.name)
 
     def check(self) -> None:
@@ -105,6 +101,15 @@ class Router:
         if answer == REFUSED:
             raise EngineError(f"the router refused the run's key: no engine accepted it (log: {self._log})")
         return answer == 200
+
+    def _is_locked(self) -> bool:
+        """False when no answer came, which says nothing."""
+        answer = self._status(key=None)
+        if answer not in (None, REFUSED):
+            raise EngineError(
+                f"the router answers without the run's key: install vllm-router 0.1.17 (log: {self._log})"
+            )
+        return answer == REFUSED
 
     def _is_awake(self) -> bool:
         """Asked without the key, it answers by itself; with it, it may have to ask an engine."""
