@@ -36,7 +36,7 @@ def test_every_worker_holds_the_bits_of_the_trainer(program):
     assert found["got"] == [[last], [last, last]]
 
 
-DEADLINE_S = 4
+DEADLINE_S = 6
 MID_PUSH = {"path": "/update_weights", "bucket": 1}
 
 

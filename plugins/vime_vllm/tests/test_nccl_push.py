@@ -237,9 +237,17 @@ def test_what_is_wrong_stops_the_push_with_the_reason_in_one_line(serve, monkeyp
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("/init_weight_transfer_engine", r"engine-1 \(rank 2, 3\) did not join the group of trainer and engines"),
+        pytest.param(
+            "/init_weight_transfer_engine",
+            r"engine-1 \(rank 2, 3\) did not join the group of trainer and engines",
+            marks=pytest.mark.full,
+        ),
         ("/update_weights", r"engine-1 \(rank 2, 3\) did not take bucket 0 of version 1 in time: it hangs, has died "),
-        ("/finish_weight_update", r"engine-1 failed: no answer to POST .*/finish_weight_update within "),
+        pytest.param(
+            "/finish_weight_update",
+            r"engine-1 failed: no answer to POST .*/finish_weight_update within ",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_an_engine_that_hangs_ends_the_push_within_the_deadline(serve, monkeypatch, path, told):
@@ -249,13 +257,13 @@ def test_an_engine_that_hangs_ends_the_push_within_the_deadline(serve, monkeypat
 
     def push():
         seconds.append(time.monotonic())
-        with connected(engines, monkeypatch, deadline_s=2) as sync:
+        with connected(engines, monkeypatch, deadline_s=5) as sync:
             seconds.append(time.monotonic())
             sync.push(iter(WEIGHTS.items()), 1)
 
     with pytest.raises(SyncError, match=rf"^weight push: {told}"):
         push()
-    assert time.monotonic() - seconds[-1] < 2
+    assert time.monotonic() - seconds[-1] < 5
 
 
 def test_an_engine_that_cannot_use_the_backend_says_so(serve, monkeypatch):
