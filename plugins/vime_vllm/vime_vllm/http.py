@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,8 @@ async def call(
         CallError: for an answer other than 2xx, a connection that is refused or breaks, an answer that is no JSON.
     """
     try:
-        timeout = aiohttp.ClientTimeout(total=deadline_s)
+        # By itself aiohttp puts the end of a longer wait off to the next full second.
+        timeout = aiohttp.ClientTimeout(total=deadline_s, ceil_threshold=math.inf)
         async with session.request(method, url, json=body, params=query, timeout=timeout) as response:
             text = await response.text()
     except asyncio.TimeoutError as error:
