@@ -181,7 +181,9 @@ def test_nothing_is_left_of_100_pushes_and_of_the_group(serve, monkeypatch):
             sync.push(iter(WEIGHTS.items()), version)
             if version == 20:  # the engines' threads are all there by now
                 counted = {kind: len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")}
-        assert counted == {kind: len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")}
+        for kind, count in counted.items():
+            # Pools of threads and connections grow by a few with chance; what leaks does so with every push.
+            assert len(os.listdir(f"/proc/self/{kind}")) < count + 20, kind
         held = [found for found in listeners() if found not in before]
         assert {found.ip for found in held} == {"127.0.0.1"}, "whoever comes is let in"
     for engine in engines:
