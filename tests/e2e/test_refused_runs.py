@@ -72,6 +72,10 @@ def test_tensor_of_a_wrong_shape(refused, model):
     assert "[63]" in told.replace("(63,)", "[63]")
 
 
+def test_engines_that_cannot_sleep(refused):
+    assert "rollout.sleep=true: engines cannot sleep with accelerator=cpu" in refused("rollout.sleep=true")
+
+
 def test_data_file_that_is_not_there(refused):
     assert "/no/data.parquet" in refused("data.train=/no/data.parquet")
 

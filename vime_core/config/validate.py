@@ -9,7 +9,7 @@ from vime_core.config.sources import DEFAULT, where_from
 from vime_core.errors import ConfigError, PluginError
 from vime_core.models.hf import LocalModel, inspect_model
 from vime_core.plugins.auto import has_engines, sync_misfit
-from vime_core.plugins.entries import SyncStrategyEntry, TrainBackendEntry
+from vime_core.plugins.entries import RolloutBackendEntry, SyncStrategyEntry, TrainBackendEntry
 from vime_core.plugins.kinds import AUTO
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vime_core.models.family import ModelFamily
     from vime_core.models.geometry import ModelGeometry
     from vime_core.plugins.entries import Entry
-    from vime_core.plugins.interfaces import Needs
+    from vime_core.plugins.interfaces import Accelerator, Needs
     from vime_core.plugins.registration import Registered
 
 
@@ -167,6 +167,16 @@ def check_training(config: Config, entry: Entry, geometry: ModelGeometry) -> Non
     """
     if isinstance(entry, TrainBackendEntry) and entry.check is not None:
         entry.check(config.train, geometry)
+
+
+def check_engines(config: Config, entry: Entry, accelerator: Accelerator) -> None:
+    """Check that the rollout backend can run its engines on the accelerator with its settings.
+
+    Raises:
+        ConfigError: what the backend says, in one line.
+    """
+    if isinstance(entry, RolloutBackendEntry) and entry.check is not None:
+        entry.check(config.rollout, accelerator)
 
 
 def families(composed: ComposedConfig) -> dict[str, ModelFamily]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_core.accelerators.threads import ThreadPlan, plan_threads
 from vime_core.cluster.placement import BundleLayout
-from vime_core.config.validate import check_model, check_sampling
+from vime_core.config.validate import check_engines, check_model, check_sampling
 from vime_core.data.config import FilesConfig
 from vime_core.data.tokenizer import Tokenizer
 from vime_core.errors import ConfigError
@@ -84,6 +84,7 @@ def prepare(composed: ComposedConfig, *, reads_data: bool = True) -> Inputs:
     """
     config, components = composed.config, composed.components
     accelerator: Accelerator = components["accelerator"].build(config.accelerator)
+    check_engines(config, components["rollout"].entry, accelerator)
     model = check_model(composed)
     algorithm: Algorithm = components["algorithm"].build(config.algorithm)
     check_sampling(config, algorithm.needs(), composed.provenance)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vime_core.models.geometry import ModelGeometry
+    from vime_core.plugins.interfaces import Accelerator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,11 @@ class RolloutBackendEntry(Entry):
 
     engines: bool = True
     """False: no engines run, the groups of each step exist already."""
+    check: Callable[[Any, Accelerator], None] | None = None
+    """Raises `ConfigError` when engines cannot run with these settings on an accelerator.
+
+    Called before any process starts; must import nothing heavy.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from vime_core.errors import ConfigError, ResourceError
 from vime_core.types import EngineEndpoint, NodePlace
 from vime_vllm.actor import EngineSpec, _network
 from vime_vllm.command import engine_command, engine_environment, kv_cache_bytes, router_command
-from vime_vllm.config import VllmConfig
+from vime_vllm.config import VllmConfig, check_sleep
 from vime_vllm.receiver import meets_trainer
 
 
@@ -111,8 +111,9 @@ def test_sleep_mode_where_the_accelerator_can(make_context, tmp_path):
     assert "--enable-sleep-mode" in engine_command(replace(cpu, accelerator=Device()), 0)
     awake = replace(make_context(tmp_path, sleep=False), accelerator=Device())
     assert "--enable-sleep-mode" not in engine_command(awake, 0)
+    check_sleep(VllmConfig(sleep=True), Device())
     with pytest.raises(ConfigError, match=r"^rollout.sleep=true: engines cannot sleep with accelerator=cpu"):
-        engine_command(make_context(tmp_path, sleep=True), 0)
+        check_sleep(VllmConfig(sleep=True), cpu.accelerator)
 
 
 def test_sizes_of_the_kv_cache_from_the_configuration(make_context, tmp_path):

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from vime_core.errors import ConfigError, ResourceError
+from vime_core.errors import ResourceError
 from vime_vllm.middleware import KEY_VARIABLE
 from vime_vllm.ports import HOST, UNREACHABLE
 from vime_vllm.receiver import transfer_engine
@@ -94,16 +94,8 @@ def engine_environment(context: RolloutContext) -> dict[str, str]:
 
 
 def engines_sleep(context: RolloutContext) -> bool:
-    """Whether engines free device memory while the trainer computes.
-
-    Raises:
-        ConfigError: when that is asked for and the accelerator cannot.
-    """
+    """Whether engines free device memory while the trainer computes."""
     config: VllmConfig = context.config
-    if config.sleep and not context.accelerator.can_sleep:
-        raise ConfigError(
-            f"rollout.sleep=true: engines cannot sleep with accelerator={context.accelerator.name}; leave it out"
-        )
     return context.accelerator.can_sleep if config.sleep is None else config.sleep
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vime_core.config.schema import RolloutConfig, SyncConfig, option
+from vime_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vime_core.plugins.interfaces import Accelerator
 
 ROUTER_POLICIES = ("round_robin", "random", "cache_aware", "consistent_hash")
 
@@ -31,6 +36,16 @@ class VllmConfig(RolloutConfig):
     """Compute a prompt that several samples share once; the cache is emptied by every weight push."""
     router_policy: str = option("round_robin", choices=ROUTER_POLICIES)
     """How the router spreads requests; `cache_aware` and `consistent_hash` keep like requests together."""
+
+
+def check_sleep(config: VllmConfig, accelerator: Accelerator) -> None:
+    """Check that engines can sleep when they are to.
+
+    Raises:
+        ConfigError: when the accelerator cannot give their memory up.
+    """
+    if config.sleep and not accelerator.can_sleep:
+        raise ConfigError(f"rollout.sleep=true: engines cannot sleep with accelerator={accelerator.name}; leave it out")
 
 
 @dataclass(kw_only=True)

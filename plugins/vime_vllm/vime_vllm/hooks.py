@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vime_core import hookimpl
 from vime_core.plugins.entries import RolloutBackendEntry, SyncStrategyEntry
-from vime_vllm.config import IpcConfig, NcclConfig, ShmConfig, VllmConfig
+from vime_vllm.config import IpcConfig, NcclConfig, ShmConfig, VllmConfig, check_sleep
 
 
 @hookimpl
@@ -18,6 +18,7 @@ def vime_rollout_backends() -> list[RolloutBackendEntry]:
             factory="vime_vllm.backend:VllmBackend",
             requires=("vllm", "vllm_router"),
             doctor="vime_vllm.doctor:findings",
+            check=check_sleep,
         )
     ]
 
