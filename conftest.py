@@ -35,6 +35,16 @@ def keeper(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def process_group():
+    """torch's default group, of this process alone; there can be but one."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
 def ray_runtime(keeper):
     """One local Ray for the whole session, as a run starts it."""
     with RayRuntime(resources={"CPU": 8, "GPU": 0}, object_store_bytes=100 << 20, keeper=keeper.address) as runtime:

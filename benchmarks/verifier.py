@@ -25,7 +25,7 @@ from math_verify import verify as agree
 
 import vime_math_verifier
 from vime_core.config.schema import RewardPoolConfig
-from vime_core.loop.heap import keep_for_good
+from vime_core.loop.heap import heap_left_alone
 from vime_core.rewards.audit import AuditRow, read_audit
 from vime_core.rewards.pool import RewardPool, RewardSpec
 from vime_core.types import Prompt, Sample, VersionSpan
@@ -118,8 +118,7 @@ def pool_rates(groups: Sequence[Group], seconds: float) -> tuple[float, float]:
     """Verdicts a CPU second of the scoring process, and of it together with its owner."""
     spec = RewardSpec("dapo_math", "vime_math_verifier.reward:DapoMath", DapoMathConfig(), text_only=True)
     config = RewardPoolConfig(workers=1, batch_size=BATCH_SIZE)
-    with RewardPool([spec], config=config) as pool:
-        keep_for_good()
+    with RewardPool([spec], config=config) as pool, heap_left_alone():
         asyncio.run(_score(pool, groups))
         [pid] = pool.pids
         process, owner = _cpu_seconds(pid), time.process_time()

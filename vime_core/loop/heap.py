@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 M_MMAP_THRESHOLD = -3
 """From glibc's malloc.h."""
@@ -24,10 +29,16 @@ def return_freed_memory() -> None:
         set_option(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
-def keep_for_good() -> None:
+@contextmanager
+def heap_left_alone() -> Iterator[None]:
     """Exempt what this process holds now from the search for garbage; for all that lives as long as a run.
 
-    The modules of torch and Ray alone are some hundred thousand objects, and each full search visits all of them.
+    The modules of torch and Ray alone are some hundred thousand objects, and each full search visits all of them. What
+    is still exempt when the interpreter ends is never freed, which some extension modules complain of.
     """
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -11,7 +11,7 @@ from vime_core.cluster.calls import first_line
 from vime_core.cluster.limits import raise_open_files
 from vime_core.log import log_to
 from vime_core.loop.colocated import ColocatedLoop
-from vime_core.loop.heap import keep_for_good
+from vime_core.loop.heap import heap_left_alone
 from vime_core.loop.interrupts import terminated_like_interrupted
 from vime_core.loop.parts import started
 from vime_core.loop.validate import checked_inputs
@@ -42,8 +42,7 @@ def run(composed: ComposedConfig) -> int:
         log.info("vime %s starts as process %d on %s", __version__, os.getpid(), socket.gethostname())
         end = INTERRUPTED
         try:
-            with started(inputs, opened) as parts:
-                keep_for_good()
+            with started(inputs, opened) as parts, heap_left_alone():
                 end = _loop(parts, opened, composed)
         except Exception as error:
             end = FAILED

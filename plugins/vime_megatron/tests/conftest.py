@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch import distributed
 
 from vime_core.accelerators.cpu import CpuAccelerator
 from vime_core.config.schema import AcceleratorConfig
@@ -159,15 +158,6 @@ def train_context(model: Model, **settings: Any) -> TrainContext:
         seed=0,
         **fields,
     )
-
-
-@pytest.fixture(scope="session")
-def process_group() -> Iterator[None]:
-    """A gloo group of this process alone."""
-    store = distributed.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 @pytest.fixture

@@ -149,6 +149,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.timeout(300)
 def test_what_several_ranks_wrote_is_read(

@@ -11,7 +11,6 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
-from torch import distributed
 from yarl import URL
 
 from vime_core.errors import SyncError
@@ -27,19 +26,17 @@ PARAMS = SamplingParams(temperature=1.0, top_p=1.0, top_k=-1, max_tokens=6, stop
 
 
 @pytest.fixture(scope="module")
-def backend(make_context, make_model, keeper, ray_runtime, tmp_path_factory):
+def backend(make_context, make_model, keeper, ray_runtime, process_group, tmp_path_factory):
     """One engine on two workers, that has weights."""
     context = make_context(
         tmp_path_factory.mktemp("logs"), keeper=keeper.address, num_engines=1, tensor_parallel_size=2
     )
     backend = VllmBackend(replace(context, sync="nccl"))
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         backend.start()
         yield backend
     finally:
         backend.close()
-        distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ import subprocess, sys
 subprocess.run([sys.executable, "-c", "{CORE}"])
 print("RuntimeError: the core has gone")
 """
+HANGS_WITHOUT_ITS_CORE = LOSES_ITS_CORE + "import time; time.sleep(600)"
 HEALTH_S = 2.0
 
 
@@ -158,6 +159,17 @@ def test_a_server_that_goes_down_with_its_core_tells_what_killed_the_core(server
     time.sleep(2 * LOOK_S)  # the watcher must have met it
     core.kill()
     assert re.match(r"the server (lost \S+ \(process \d+\), which was killed by SIGKILL|ended with exit)", end())
+
+
+def test_a_server_that_hangs_without_its_core_tells_what_killed_the_core(server):
+    answering = threading.Event()
+    answering.set()
+    process, end = server(HANGS_WITHOUT_ITS_CORE, answers=answering.is_set)
+    core = _below(process, CORE)
+    time.sleep(2 * LOOK_S)  # the watcher must have met it
+    core.kill()
+    answering.clear()
+    assert re.match(r"the server (lost \S+ \(process \d+\), which was killed by SIGKILL|stopped answering) ", end())
 
 
 @pytest.mark.parametrize("which", ["server", "guardian"])

@@ -85,7 +85,12 @@ class Vitals:
         stopped = [witness for witness in self._members.values() if witness.is_stopped()]
         if not self._patience.is_over(not stopped and self._answers()):
             return None
-        return f"{stopped_answering(self._name, self._patience.limit_s, stopped)} (log: {self._log})"
+        # On a busy machine a server may take longer to go down with what was killed.
+        lost = self._first_kill()
+        told = (
+            stopped_answering(self._name, self._patience.limit_s, stopped) if lost is None else f"{self._name} {lost}"
+        )
+        return f"{told} (log: {self._log})"
 
     def _meet(self) -> None:
         """Get to know the processes that the server has started meanwhile."""
@@ -109,7 +114,7 @@ class Vitals:
                 del self._members[process]
 
     def _first_kill(self) -> str | None:
-        """Asked after the server's end, when nobody is left who has not taken note of the end of its children."""
+        """Known of those of whose end the server has taken note; all of them, when it has ended itself."""
         for witness in self._dead:
             status = witness.status()
             if status is not None and status > SIGNALLED:
