@@ -261,16 +261,16 @@ def far_host(nodes):
 
 
 @pytest.mark.full
-def test_shared_memory_between_two_hosts_is_refused_before_the_first_step(nodes, train, world, far_host):
+def test_shared_memory_between_two_hosts_is_refused_before_engines_start(nodes, train, world, far_host):
     apart = ("placement=disjoint", "cluster.train_resource=trainer", "cluster.rollout_resource=far")
     refused = world.finish(train(*apart, "train.steps=2"))
     assert refused.status == 2, refused.output
     told = (
-        rf"error: sync=shm moves weights through the memory of one host, and engine-0 at http://{far_host}:\d+ is on "
+        r"error: sync=shm moves weights through the memory of one host, and engine-0, on the node at "
+        rf"{far_host}, would be on another than trainer rank 0, at [\d.]+ .*: place both on one host, or choose a sync"
     )
-    assert re.search(
-        told + "another than trainer rank 0 .*: place both on one host, or choose a sync str", refused.output
-    )
+    assert re.search(told, refused.output)
+    assert not (refused.folder / "logs" / "engine-0.log").exists()
     assert not metrics_of(refused.folder)
     told = dict(re.findall(r"(trainer rank 0|engine-0): on node \w+, at ([\d.]+)", log_of(refused)))
     assert told["engine-0"] == far_host
