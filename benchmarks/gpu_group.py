@@ -6,12 +6,10 @@ which they meet travels on a pipe.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu_pair import EQUAL, run_pair
 from vime_core.accelerators.collective import Collective
 from vime_core.accelerators.network import LOOPBACK_ENVIRONMENT
 from vime_core.config.schema import AcceleratorConfig
@@ -20,48 +18,15 @@ from vime_core.plugins.manager import load_plugins
 if TYPE_CHECKING:
     from vime_core.plugins.interfaces import Accelerator
 
-ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 BYTES = 1 << 22
 TIMES = 3
-DEADLINE_S = 120.0
 MEET_S = 60.0
 
 
 def broadcast(accelerator: Accelerator, sender: int, receiver: int) -> str | None:
     """What went wrong when a process on device `sender` sent bytes to a process on device `receiver`, or None."""
-    out = _start(accelerator, "send", sender)
-    try:
-        line = out.stdout.readline() if out.stdout else ""
-        if not line:
-            return f"send: {_last(out.communicate(timeout=DEADLINE_S)[1])}"
-        into = _start(accelerator, "receive", receiver)
-        try:
-            told, errors = into.communicate(line, timeout=DEADLINE_S)
-        finally:
-            into.kill()
-        if into.returncode:
-            return f"receive: {_last(errors)}"
-        return None if told.strip() == "equal" else told.strip()
-    finally:
-        out.kill()
-        out.communicate()
-
-
-def _start(accelerator: Accelerator, role: str, device: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu_group", role, accelerator.name],
-        cwd=ROOT,
-        env=os.environ | LOOPBACK_ENVIRONMENT | accelerator.child_environment([device], 1),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _last(errors: str) -> str:
-    return next((line for line in reversed(errors.splitlines()) if line.strip()), "no output")
+    return run_pair("benchmarks.gpu_group", {"send": sender, "receive": receiver}, accelerator, LOOPBACK_ENVIRONMENT)
 
 
 def _pattern(turn: int) -> Any:
@@ -105,7 +70,7 @@ def _receive(accelerator: str) -> None:
             print(f"the bytes of broadcast {turn} are not those that were sent")
             return
     met.close()
-    print("equal")
+    print(EQUAL)
 
 
 if __name__ == "__main__":

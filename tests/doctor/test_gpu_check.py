@@ -13,8 +13,11 @@ import pytest
 from benchmarks import gpu_check
 from benchmarks.gpu_check import FORWARD_BOUNDS
 from benchmarks.gpu_forward import ForwardFault
+from benchmarks.gpu_pair import run_pair
 from examples.quickstart.make_assets import make_assets
 from examples.quickstart.warmup import WarmUp
+from vime_core.accelerators.cpu import CpuAccelerator
+from vime_core.config.schema import AcceleratorConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 HAS_DEVICE = Path("/dev/kfd").exists() or Path("/proc/driver/nvidia").exists()
@@ -73,6 +76,26 @@ def test_the_group_part_on_the_cpu(tmp_path):
     done, parts = check(tmp_path, "--parts", "group", "--on-cpu")
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert parts["group"]["detail"] == "1 broadcasts over gloo"
+
+
+@pytest.mark.parametrize(
+    ("giver", "taker", "told"),
+    [
+        ("print('line', flush=True); sys.stdin.read()", "print('equal' if input() == 'line' else 'other')", None),
+        ("print('line', flush=True); sys.stdin.read()", "print('the bytes differ')", "the bytes differ"),
+        ("print('line', flush=True); sys.stdin.read()", "sys.exit('no driver')", "second: no driver"),
+        ("print('line', flush=True); sys.stdin.read()", "time.sleep(600)", "second: no answer within 3 s"),
+        ("sys.exit('no device')", "", "first: no device"),
+        ("time.sleep(600)", "", "first: no output"),
+    ],
+    ids=["equal", "differs", "second fails", "second hangs", "first fails", "first hangs"],
+)
+def test_two_processes_that_exchange_a_line(tmp_path, giver, taker, told):
+    program = f"import sys, time\nif sys.argv[1] == 'first':\n    {giver}\nelse:\n    {taker or 'pass'}\n"
+    (tmp_path / "exchanging.py").write_text(program)
+    accelerator = CpuAccelerator(AcceleratorConfig())
+    roles, environment = {"first": 0, "second": 0}, {"PYTHONPATH": str(tmp_path)}
+    assert run_pair("exchanging", roles, accelerator, environment, deadline_s=3) == told
 
 
 @pytest.mark.parametrize(
