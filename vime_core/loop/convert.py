@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vime_core.errors import ConfigError, PluginError, RunFolderError
+from vime_core.errors import ConfigError, ModelError, PluginError, RunFolderError
 from vime_core.loop.convert_together import convert_together
 from vime_core.loop.heap import return_freed_memory
 from vime_core.models.checkpoint import DTYPE_BYTES
@@ -90,6 +90,11 @@ def plan_conversion(
         raise RunFolderError(f"{output} exists: give a new folder, or remove it first")
     if processes < 1:
         raise ConfigError(f"--processes {processes} must be 1 or more")
+    if model is None and source.is_dir() and not (source / "config.json").exists():
+        raise ModelError(
+            f"{source} has no config.json, so it is no model folder; if it is a checkpoint, give --model FOLDER, the "
+            "model that it descends from"
+        )
     conversion = open_conversion(plugins, source, output, model=model, backend=backend)
     count = sum(1 for _ in parameters(conversion.model.geometry, conversion.model.tensor_map))
     if processes > count:

@@ -209,7 +209,7 @@ def test_what_is_wrong_is_told_before_anything_is_written(
     for arguments, told in (
         (["nowhere", "x"], "is not a folder"),
         (["nowhere", "x", "--model", "model"], "is not a folder"),
-        (["empty", "x"], "has no config.json"),
+        (["empty", "x"], "has no config.json, so it is no model folder; if it is a checkpoint, give --model FOLDER"),
         (["model", "empty"], "empty exists"),
         (["model", "x", "--train", "none"], "has no checkpoints to convert; these have: megatron"),
     ):
